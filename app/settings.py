@@ -14,7 +14,9 @@ from dotenv import dotenv_values
 from pydantic import AwareDatetime, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app import moments
 from app.errors import ConfigurationError
+from app.orders.terms import TERMS
 
 PREFIX = "SECKILL_"
 OPERATOR: Final = "operator"  # the name of the operator who has SECKILL_ADMIN_TOKEN
@@ -54,20 +56,10 @@ _REPLACED: Final = {
 }
 
 
-A_MOMENT: Final = "a time with its zone, such as 2026-11-11T20:00:00+08:00"
-
-
-def read_moment(text: str) -> datetime:
-    """Parse a time as people write it. Raises `ValueError` without a zone, and so for plain digits."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"not {A_MOMENT}")
-    return found
-
-
-def long_past(at: datetime) -> bool:
-    """Return whether a start is so early that it is probably a typing error."""
-    return at.year < datetime.now(at.tzinfo).year
+def _term(name: str, usual: float) -> Any:
+    """A term of items that name none of their own."""
+    term = TERMS[name]
+    return Field(usual, **term.limits, description=term.text)
 
 
 class LogFormat(StrEnum):
@@ -215,7 +207,7 @@ class Settings(BaseSettings):
     sale_ends_at: AwareDatetime | None = Field(
         None, description="nothing is sold from this moment on; unset: the sale never ends"
     )
-    limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="how many units one buyer may have; 0: no limit")
+    limit_per_buyer: int = _term("limit_per_buyer", 0)
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
     catalogue: Path | None = Field(
         None,
@@ -252,13 +244,8 @@ class Settings(BaseSettings):
     )
 
     # -- Payment
-    hold_s: float = Field(600.0, ge=1, le=86_400, description="for how long units are held that are to be paid")
-    pay_s: float = Field(
-        900.0,
-        ge=1,
-        le=86_400,
-        description="the second window, which begins when the buyer goes to pay; not shorter than the first",
-    )
+    hold_s: float = _term("hold_s", 600.0)
+    pay_s: float = _term("pay_s", 900.0)
     grace_s: float = Field(
         60.0, ge=0, le=86_400, description="how much later than the buyer is told a payment may come"
     )
@@ -354,9 +341,9 @@ class Settings(BaseSettings):
         if not value or isinstance(value, datetime):
             return value or None
         try:
-            return read_moment(str(value))
+            return moments.read(str(value))
         except ValueError:
-            raise ValueError(f"not {A_MOMENT}") from None
+            raise ValueError(f"not {moments.A_MOMENT}") from None
 
     @field_validator("admin_token", "shop_token")
     @classmethod
@@ -472,7 +459,7 @@ def unknown_variables() -> list[str]:
 def doubtful(settings: Settings) -> list[str]:
     """Settings that are valid but probably a mistake, in sentences for the operator."""
     start = settings.sale_starts_at
-    if start is None or not long_past(start):
+    if start is None or not moments.long_past(start):
         return []
     return [f"SECKILL_SALE_STARTS_AT is before this year: the sale has started ({start.isoformat()})"]
 

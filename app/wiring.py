@@ -10,12 +10,13 @@ from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
 from app.dashboard import DelayingStore, Journal
 from app.errors import ConfigurationError
+from app.orders import Terms
 from app.outbox import Sender, Webhook
 from app.outbox.sender import AT_ONCE
 from app.sale import Admin, Rules, Shop
 from app.sale.expiry import Expiry
 from app.settings import Settings
-from app.stock import StockStore, Terms, registry
+from app.stock import StockStore, registry
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
 from app.web import catalogue

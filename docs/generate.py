@@ -38,7 +38,9 @@ CHART = ROOT / "deploy" / "helm" / "seckill"
 def defaults() -> dict[str, list[tuple[str, str, str]]]:
     """Return the variable, the default as one would write it, and the description of each setting, in their groups."""
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for heading, name in re.findall(r"^    (?:# -- (.+)|(\w+): .*Field\()", inspect.getsource(Settings), re.MULTILINE):
+    for heading, name in re.findall(
+        r"^    (?:# -- (.+)|(\w+): .*(?:Field|_term)\()", inspect.getsource(Settings), re.MULTILINE
+    ):
         if heading:
             of_group = found.setdefault(heading, [])
         else:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from app.audit.ledger import Audit, Ledger
 from app.audit.record import Record, read_record
 from app.errors import EXPECTED, StockBehind, StockError, StockUnavailable, UnknownItem
-from app.stock import Event, Level, StockStore
+from app.orders import Event
+from app.stock import Level, StockStore
 from app.stock.refusals import behind
 from app.telemetry import logs
 from app.telemetry.observer import Observer
@@ -377,8 +378,10 @@ class Auditor:
         last = ledger.last
         if level.last_entry != (last and last.entry):
             began = time.monotonic()
-            if last is not None and await self._store.order(last.order_id) is None:
-                ledger = Ledger()  # a new sale
+            if last is not None:
+                order = await self._store.order(last.sku, last.order.number)
+                if order is None or order.id != last.order:
+                    ledger = Ledger()  # a new sale
             async for page in _pages(self._store, level, ledger.last.entry if ledger.last else None):
                 for event in page:
                     ledger.add(event)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.stock import Event, EventKind, Level, Units
+from app.orders import Event, EventKind, OrderId, Units
+from app.stock import Level
 
 _ABOUT_PAYMENTS: Final = frozenset(
     (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH, EventKind.CONFIRMED, EventKind.REFUNDED)
@@ -47,7 +48,9 @@ class Ledger:
         self._token = self._epoch = 0
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
-        self._owed: set[tuple[str, str]] = set()  # payments that are to be given back, or were wrong, by their order
+        self._owed: set[tuple[OrderId, str]] = (
+            set()
+        )  # payments that are to be given back, or were wrong, by their order
 
     def add(self, event: Event) -> None:
         """Add the next event, and check I2 (an idempotency key buys once) and I5 (tokens never decrease)."""
@@ -56,7 +59,7 @@ class Ledger:
         self._units += units.lucky
         self._held += units.held
         if sum(units) != 0 or units != _moves(event):
-            self._violate(f"event {event.number} of order {_name(event)} moves other units than {event.kind} does")
+            self._violate(f"event {event.number} of order {event.order.name} moves other units than {event.kind} does")
         if event.number == 1:
             self.orders += 1
         if event.kind in _ABOUT_PAYMENTS:
@@ -66,16 +69,16 @@ class Ledger:
         if event.epoch != self._epoch:
             self._token, self._epoch = 0, event.epoch  # an operator has accepted that the tokens begin anew
         if event.token < self._token:
-            self._violate(f"order {_name(event)} was written with token {event.token}, after {self._token}")
+            self._violate(f"order {event.order.name} was written with token {event.token}, after {self._token}")
         self._token = max(self._token, event.token)
         if event.key is not None:
             key = hash(event.key)
             if key in self._keys:
-                self._violate(f"order {_name(event)} has an idempotency key that an earlier order has")
+                self._violate(f"order {event.order.name} has an idempotency key that an earlier order has")
             self._keys.add(key)
 
     def _note_payments(self, event: Event) -> None:
-        order, facts = event.order_id, event.facts
+        order, facts = event.order, event.facts
         if event.kind in (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH):
             self._owed.add((order, facts["payment_ref"]))
         elif event.kind is EventKind.CONFIRMED:
@@ -128,8 +131,3 @@ def _moves(event: Event) -> Units:
         case EventKind.REFUNDED if event.facts.get("restock"):
             return Units(quantity, 0, -quantity)
     return Units()
-
-
-def _name(event: Event) -> str:
-    # Without the secret: the whole id opens the order.
-    return event.order_id.rpartition("~")[0]

@@ -8,19 +8,19 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from typing_extensions import Unpack
 
 from app.audit import Audit
 from app.cli import events, orders, questions, tables, terms
 from app.cli.common import By, Json, Yes, lab, print_json, say, with_sale
 from app.cli.questions import name_of
 from app.errors import EXPECTED, SeckillError, StockError
+from app.orders import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN
 from app.settings import load
-from app.stock import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, Level, TermsChange
+from app.stock import Level
 from app.wiring import Sale
 from fencelock import LockError, LockTimeout
 
@@ -104,31 +104,12 @@ def stock_show(
 
 
 @stock.command("set")
+@terms.with_options
 def stock_set(
     units: Annotated[
         int | None, typer.Argument(min=0, max=10**12, help="Units left from now on; as many as there are without.")
     ] = None,
     sku: Sku = DEFAULT_SKU,
-    limit: Annotated[
-        str | None, typer.Option(metavar="UNITS|none|default", help="How many one buyer may have of this item.")
-    ] = None,
-    starts_at: Annotated[
-        str | None,
-        typer.Option(metavar="TIME|none|default", help="When its sale starts, such as 2026-11-11T20:00:00+08:00."),
-    ] = None,
-    ends_at: Annotated[str | None, typer.Option(metavar="TIME|none|default", help="When it ends.")] = None,
-    hold: Annotated[
-        str | None, typer.Option(metavar="SECONDS|default", help="For how long its units are held.")
-    ] = None,
-    pay: Annotated[
-        str | None, typer.Option(metavar="SECONDS|default", help="For how long, from when the buyer goes to pay.")
-    ] = None,
-    price: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AMOUNT|none", help="Its price, such as 499EUR or 499.95EUR: it is held until it is paid."
-        ),
-    ] = None,
     add: Annotated[bool, typer.Option("--add", help="Add so many to those that are left.")] = False,
     new_sale: Annotated[
         bool,
@@ -145,6 +126,7 @@ def stock_set(
     yes: Yes = False,
     by: By = "",
     as_json: Json = False,
+    **given: str | None,
 ) -> None:
     """Set the units left, and the item's terms. Units that were sold stay sold, unless it is a new sale.
 
@@ -154,7 +136,7 @@ def stock_set(
         raise typer.BadParameter("goes with --new-sale", param_hint="--export")
     if add and new_sale:
         raise typer.BadParameter("not together with --new-sale", param_hint="--add")
-    changed = terms.read(limit, starts_at, ends_at, hold, pay, price)
+    changed = terms.read(given)
     if doubt := terms.doubtful(changed):
         say(doubt)
     if units is None and (add or new_sale or not changed):
@@ -203,7 +185,7 @@ def stock_end(sku: Sku = DEFAULT_SKU, everything: All = False, by: By = "", as_j
     _change_terms(sku, everything, by, as_json, ends_at=time.time())
 
 
-def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: Unpack[TermsChange]) -> None:
+def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: Any) -> None:
     failed = []
 
     async def change_each(sale: Sale) -> list[Level]:

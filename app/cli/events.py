@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import ConfigurationError, StockError
+from app.orders import DEFAULT_SKU, OrderId
 from app.outbox import State, Wish
 from app.outbox.state import rank
-from app.stock import DEFAULT_SKU, StockStore
+from app.stock import StockStore
 from app.wiring import Sale
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -28,7 +29,7 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
     @orders.command("events")
     def orders_events(
         number: Annotated[
-            str | None, typer.Argument(metavar="[ORDER]", help="An order's number, `item~number`, or its id.")
+            str | None, typer.Argument(metavar="[ORDER]", help="An order's number, with its item, or its id.")
         ] = None,
         as_json: Json = False,
     ) -> None:
@@ -118,33 +119,38 @@ async def _not_delivered(store: StockStore) -> list[dict[str, Any]]:
     found = []
     for sku, state in (await _states(store)).items():
         for parked in state.parked.values():
-            own: dict[str, Any] = {"state": "parked", "order": f"{sku}~{parked.order}", "entry": parked.places[0].entry}
+            own: dict[str, Any] = {
+                "state": "parked",
+                "order": OrderId(sku, parked.order).name,
+                "entry": parked.places[0].entry,
+            }
             own |= {"events": len(parked.places), "tries": parked.tries, "since": _moment(parked.since)}
             found.append(own | {"next": _moment(parked.due), "why": parked.why})
         for dead in state.dead:
-            own = {"state": "dead", "order": f"{sku}~{dead.order}", "entry": dead.entry, "events": 1, "tries": None}
+            own = {
+                "state": "dead",
+                "order": OrderId(sku, dead.order).name,
+                "entry": dead.entry,
+                "events": 1,
+                "tries": None,
+            }
             found.append(own | {"since": _moment(dead.at), "next": None, "why": dead.why})
     return found
 
 
 async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
-    sku, _, rest = given.partition("~")
-    number = rest.partition("~")[0]
-    if not number:
-        raise ConfigurationError(f"not an order's number: {given!r}; it is `item~number`")
-    store.check(sku)
-    state = (await _states(store)).get(sku, State())
+    order = OrderId.parse_name(given)
+    if order is None:
+        raise ConfigurationError(f"not an order's number: {given!r}; it is `{OrderId('item', 'number')}`")
+    store.check(order.sku)
+    state = (await _states(store)).get(order.sku, State())
     waits = {place.entry: "parked" for one in state.parked.values() for place in one.places}
     waits |= {dead.entry: "dead" for dead in state.dead}
-    found, after = [], None
-    while page := await store.journal(sku, after=after, limit=_PAGE):
-        for event in page:
-            if event.order_id.split("~")[1] == number:
-                facts = dict(event.facts)
-                own = {"entry": event.entry, "number": event.number, "kind": str(event.kind), "at": _moment(event.at)}
-                how = waits.get(event.entry) or ("waits" if rank(event.entry) > rank(state.cursor) else "delivered")
-                found.append(own | {"delivery": how, "facts": facts})
-        after = page[-1].entry
+    found = []
+    for event in await store.history(order.sku, order.number):
+        own = {"entry": event.entry, "number": event.number, "kind": str(event.kind), "at": _moment(event.at)}
+        how = waits.get(event.entry) or ("waits" if rank(event.entry) > rank(state.cursor) else "delivered")
+        found.append(own | {"delivery": how, "facts": dict(event.facts)})
     if not found:
-        raise ConfigurationError(f"no order {sku}~{number}")
+        raise ConfigurationError(f"no order {order.name}")
     return found

@@ -14,10 +14,11 @@ from app.cli import tables
 from app.cli.common import By, Json, Yes, print_json, with_sale
 from app.cli.questions import name_of, whole_file
 from app.errors import SeckillError
-from app.sale import Answer, Found, Wanted, WantedState
-from app.sale.export import Format, head, lines, row
+from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState
+from app.orders.view import row, step
+from app.sale import Found, Wanted, WantedState
+from app.sale.export import Format, head, lines
 from app.sale.find import refuse_gaps
-from app.stock import DEFAULT_SKU, Order, OrderState
 from app.wiring import Sale
 
 orders = typer.Typer(help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True)
@@ -84,12 +85,16 @@ def _warn(unread: Sequence[str]) -> None:
 @orders.command("show")
 def orders_show(number: Number, as_json: Json = False) -> None:
     """Show an order, and all that has happened to it."""
-    order = with_sale(lambda sale: _numbered(sale, number))
+
+    async def look(sale: Sale) -> tuple[Order, list[Event]]:
+        order = await _numbered(sale, number)
+        return order, await sale.admin.history(order)
+
+    order, events = with_sale(look)
     if as_json:
-        steps = [] if order.record is None else [step._asdict() for step in order.record.steps]
-        print_json(row(order) | {"steps": steps})
+        print_json(row(order) | {"steps": [step(order, event) for event in events]})
     else:
-        tables.print_life(order)
+        tables.print_life(order, events)
 
 
 @orders.command("find")
@@ -231,14 +236,14 @@ def buyers_erase(
 async def _numbered(sale: Sale, number: str) -> Order:
     order = await sale.admin.numbered(number)
     if order is None:
-        shape = "" if "~" in number else f"; a number begins with the item: {DEFAULT_SKU}~{number}"
+        shape = "" if OrderId.parse_name(number) else f"; one is written as {OrderId(DEFAULT_SKU, number)}"
         raise SeckillError(f"there is no order {number!r}{shape}")
     return order
 
 
 def _told(order: Order) -> str:
-    ref = f", {order.record.ref}" if order.record and order.record.ref else ""
-    return f"{order.id.rpartition('~')[0]} ({order.state}, {order.quantity} for {order.buyer or 'nobody'}{ref})"
+    ref = f", {order.record.ref}" if order.record.ref else ""
+    return f"{order.id.name} ({order.state}, {order.quantity} for {order.buyer or 'nobody'}{ref})"
 
 
 def _done(answer: Answer, order: Order, as_json: bool, well: tuple[str, ...]) -> None:

@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from app import money
+from app import moments, money
 from app.audit import Audit
-from app.cli import terms
-from app.stock import Change, EventKind, Level, Order, Record, Step
+from app.orders import Event, Order, Record
+from app.orders.view import step
+from app.stock import Change, Level
 from fencelock import Contender
 from fencelock.contender import printable
 
@@ -29,7 +30,7 @@ def print_levels(levels: list[Level]) -> None:
             *([str(level.held)] if held else []),
             str(level.lucky),
             "not recorded" if level.initial is None else str(level.initial),
-            _foreign(terms.shown(level.terms)),
+            _foreign(level.terms.said),
         )
     Console().print(table)
 
@@ -41,7 +42,7 @@ def print_log(changes: list[Change]) -> None:
         return
     table = Table("when", "who", "what", "item", Column("change", overflow="fold"))
     for one in changes:
-        texts = (terms.moment(one.at), one.by, one.what, one.sku, one.difference)
+        texts = (moments.written(one.at), one.by, one.what, one.sku, one.difference)
         table.add_row(*map(_foreign, texts))
     Console().print(table)
 
@@ -121,36 +122,33 @@ def print_orders(orders: list[Order]) -> None:
     table = Table(*names)
     for one in orders:
         record = one.record
-        paid, due = (record.payment_ref or "", " ".join(record.refunds_due)) if record else ("", "")
-        texts = (record.ref or "" if record else "", _money(record), paid, due)
-        number = one.id.rpartition("~")[0]
-        table.add_row(
-            *map(_foreign, (terms.moment(one.sold_at), number, one.state, str(one.quantity), one.buyer or "", *texts))
-        )
+        texts = (record.ref or "", _money(record), record.payment_ref or "", " ".join(record.refunds_due))
+        own = (moments.written(one.sold_at), one.id.name, one.state, str(one.quantity), one.buyer or "")
+        table.add_row(*map(_foreign, (*own, *texts)))
     Console().print(table)
 
 
-def print_life(order: Order) -> None:
+def print_life(order: Order, events: list[Event]) -> None:
     """Print an order, and a line for each of its events."""
     print_orders([order])
-    began = Step(EventKind.SOLD, round(order.sold_at * 1000), order.token, order.batch_id)
     table = Table("when", "event", "token", Column("batch", overflow="fold"), Column("facts", overflow="fold"))
-    for step in order.record.steps if order.record else (began,):
-        said = ", ".join(_fact(name, step.facts, order.record) for name in step.facts)
-        table.add_row(
-            *map(_foreign, (terms.moment(step.at_ms / 1000), step.kind, str(step.token), step.batch_id, said))
-        )
+    for one in events:
+        facts = step(order, one)["facts"]
+        said = ", ".join(_fact(name, facts, order.record) for name in facts)
+        table.add_row(*map(_foreign, (moments.written(one.at), one.kind, str(one.token), one.batch_id, said)))
     Console().print(table)
 
 
-def _money(record: Record | None) -> str:
+def _money(record: Record) -> str:
     """The amount of an order."""
-    return "" if record is None or record.to_pay is None else money.written(record.to_pay, record.currency)
+    return "" if record.to_pay is None else money.written(record.to_pay, record.currency)
 
 
-def _fact(name: str, facts: Mapping[str, Any], record: Record | None) -> str:
+def _fact(name: str, facts: Mapping[str, Any], record: Record) -> str:
     """A fact of an event; amounts are in the currency of the order, or in that of the payment."""
     value = facts[name]
-    if name in _AMOUNTS and isinstance(value, int) and record is not None:
+    if name == "pay_by":
+        value = moments.written(value)
+    if name in _AMOUNTS and isinstance(value, int):
         value = money.written(value, facts.get("currency", record.currency) if name == "amount" else record.currency)
     return f"{name} {value}"

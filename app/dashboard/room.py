@@ -34,8 +34,9 @@ from app.dashboard.picture import (
 from app.dashboard.watch import Watch
 from app.errors import EXPECTED, UnknownItem
 from app.forever import run_forever
-from app.sale import Admin, Hold, Outcome, Purchase, Shop
-from app.stock import DEFAULT_SKU, Level
+from app.orders import DEFAULT_SKU, Hold, Outcome, Purchase
+from app.sale import Admin, Shop
+from app.stock import Level
 from fencelock import Scope
 
 _log = logging.getLogger(__name__)

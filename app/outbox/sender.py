@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from app.errors import EXPECTED, FenceRefused, StockChanged, StockCorrupt, StockError
 from app.forever import run_forever
+from app.orders import Event, EventKind, OrderId
 from app.outbox.state import Parked, Place, State, Wish, rank
 from app.outbox.webhook import Result, Webhook
-from app.stock import Event, EventKind, Fence, Level, Outbox, StockStore
+from app.stock import Fence, Level, Outbox, StockStore
 from app.telemetry.observer import Observer
 from fencelock import AsyncLocks, LockLost
 
@@ -217,7 +218,7 @@ class _Office:
         self._rested_s = 0.0  # so far
         self._odd: dict[str, str] = {}  # items that could not be looked at, and why
         self._said: dict[str, dict[str, str]] = {}  # what can't be done, for which items, and why, as the log has it
-        self._refs: OrderedDict[str, str | None] = OrderedDict()
+        self._refs: OrderedDict[OrderId, str | None] = OrderedDict()
         # The gate is closed while the receiver is away; then one at a time gets through, to try.
         self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
         self._probing = False
@@ -364,7 +365,7 @@ class _Office:
             feed.last = feed.read_to
 
     def _take(self, feed: _Feed, event: Event) -> None:
-        order, place = _number(event), Place(feed.read_to, event.entry)
+        order, place = event.order.number, Place(feed.read_to, event.entry)
         slot = _Slot(event.entry, event.at)
         feed.read_to = event.entry
         feed.window.append(slot)
@@ -491,12 +492,12 @@ class _Office:
             return None
         if event.kind is EventKind.HELD:
             found = event.facts.get("ref")
-        elif event.order_id in self._refs:
-            return self._refs[event.order_id]
+        elif event.order in self._refs:
+            return self._refs[event.order]
         else:
-            order = await self._store.order(event.order_id)
-            found = order.record.ref if order is not None and order.record is not None else None
-        self._refs[event.order_id] = found
+            order = await self._store.order(event.sku, event.order.number)
+            found = order.record.ref if order is not None else None
+        self._refs[event.order] = found
         if len(self._refs) > _REFS_MAX:
             self._refs.popitem(last=False)
         return found
@@ -568,7 +569,10 @@ class _Office:
                 feed.state.give_up(parked, now)
                 self._sender.observer.delivered("dead")
                 _log.error(
-                    "event %s of order %s~%s is a dead letter: %s", place.entry, feed.sku, chain.order, result.why
+                    "event %s of order %s is a dead letter: %s",
+                    place.entry,
+                    OrderId(feed.sku, chain.order),
+                    result.why,
                 )
         del feed.chains[chain.order]
         feed.advance()
@@ -657,8 +661,3 @@ def _feed_of(sku: str, outbox: Outbox) -> _Feed:
         _log.error("what the sender has noted of %s is not ours; its events are sent from the first one", sku)
         state = State()
     return _Feed(sku, outbox, state, state.cursor)
-
-
-def _number(event: Event) -> str:
-    """The part of an order's id that is its own, without the secret."""
-    return event.order_id.split("~")[1]

@@ -5,30 +5,19 @@ import base64
 import json
 import logging
 import ssl
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import httpx
 import standardwebhooks
 
 from app.errors import ConfigurationError
-from app.stock import Event, EventKind, OrderState
+from app.orders import Event, OrderId
+from app.orders.view import of_event
 
 _ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
 _SECRET_BYTES: Final = 24
-# The state of an order after an event; after those that are not here it is among their facts.
-_AFTER: Final = {
-    EventKind.SOLD: OrderState.SOLD,
-    EventKind.HELD: OrderState.HELD,
-    EventKind.EXTENDED: OrderState.HELD,
-    EventKind.CONFIRMED: OrderState.CONFIRMED,
-    EventKind.AMOUNT_MISMATCH: OrderState.HELD,
-    EventKind.EXPIRED: OrderState.EXPIRED,
-    EventKind.CANCELLED: OrderState.CANCELLED,
-}
-_OF_A_PAYMENT: Final = (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 # It logs each address, with what secrets may be in its path.
@@ -71,8 +60,8 @@ class Webhook:
                 limits=httpx.Limits(max_connections=self._at_once, max_keepalive_connections=self._at_once),
                 trust_env=self._url.host not in _LOOPBACK,
             )
-        body = json.dumps(told(event, ref), separators=(",", ":"), ensure_ascii=False)
-        name, now = f"{event.sku}~{event.entry}", datetime.now(UTC)
+        body = json.dumps(of_event(event, ref), separators=(",", ":"), ensure_ascii=False)
+        name, now = OrderId(event.sku, event.entry).name, datetime.now(UTC)
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "seckill",
@@ -116,27 +105,6 @@ def signer(secret: str, name: str) -> standardwebhooks.Webhook:
         return standardwebhooks.Webhook(secret)
     except ValueError:
         raise ConfigurationError(f"{name}: a secret is whsec_ and 24 random bytes or more in base64") from None
-
-
-def told(event: Event, ref: str | None) -> dict[str, Any]:
-    """The body of an event. `state`: of the order after it; `about`: the order, a payment of it, or a part of one."""
-    facts = event.facts
-    # The refunds of earlier releases don't say it: that of an order says what became of its units.
-    of_payment = event.kind in _OF_A_PAYMENT or (event.kind is EventKind.REFUNDED and "restock" not in facts)
-    of = facts.get("about") or ("payment" if of_payment else "order")
-    became = OrderState.REFUNDED if event.kind is EventKind.REFUNDED and of == "order" else _AFTER.get(event.kind)
-    about: Mapping[str, Any] = {
-        "state": facts.get("state") or became,
-        "about": of,
-        "order": event.order_id,
-        "sku": event.sku,
-        "number": event.number,
-        "quantity": event.quantity,
-        "buyer": event.buyer,
-        "ref": ref,
-    }
-    at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"type": f"order.{event.kind}", "timestamp": at, "data": {**facts, **about}}
 
 
 def _retry_after(text: str) -> float:

@@ -1,7 +1,6 @@
 """The flash sale: the pure decision about it, the queue of the buyers, and the worker that serves it."""
 
-from app.sale.admin import Admin
-from app.sale.commands import (
+from app.orders import (
     Answer,
     Cancel,
     CancelOutcome,
@@ -20,8 +19,9 @@ from app.sale.commands import (
     Purchase,
     Refund,
     RefundOutcome,
+    decide,
 )
-from app.sale.decision import decide
+from app.sale.admin import Admin
 from app.sale.find import ATTENTION, EVERYTHING, Found, Wanted, WantedState
 from app.sale.rules import Rules
 from app.sale.shop import Shop

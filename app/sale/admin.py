@@ -19,10 +19,10 @@ from app.errors import (
     StockError,
     UnknownItem,
 )
-from app.sale.commands import Answer, Cancel, CancelOutcome, Refund, RefundOutcome
-from app.sale.find import Found, Wanted, find, pages
+from app.orders import LATEST, Answer, Cancel, Event, Order, Refund, TermsChange
+from app.sale.find import Found, Wanted, find, named, pages
 from app.sale.shop import Shop
-from app.stock import LATEST, Change, Fence, Level, Order, Restock, StockStore, TermsChange
+from app.stock import Change, Fence, Level, Restock, StockStore
 from app.stock.refusals import foreign, superseded
 from fencelock import AsyncLocks, Contender, Guarantees, LockError
 
@@ -106,19 +106,19 @@ class Admin:
 
     async def numbered(self, number: str) -> Order | None:
         """An order by its number, with or without the secret."""
-        return await self._store.numbered(number)
+        return await named(self._store, number)
+
+    async def history(self, order: Order) -> list[Event]:
+        """All events of an order, oldest first."""
+        return await self._store.history(order.sku, order.record.number)
 
     async def cancel(self, order: Order, *, by: str) -> Answer:
         """Give back what an order holds. Raises what `Shop.submit` raises."""
-        parts = self._shop.parts_of(order.id)
-        return await self._shop.submit(Cancel(*parts, by)) if parts else Answer(CancelOutcome.NOT_FOUND, 0)
+        return await self._shop.submit(Cancel(*order.id, by))
 
     async def refund(self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str) -> Answer:
         """Note that money was given back. Raises what `Shop.submit` raises."""
-        parts = self._shop.parts_of(order.id)
-        if parts is None:
-            return Answer(RefundOutcome.NOT_FOUND, 0)
-        return await self._shop.submit(Refund(*parts, restock, payment_ref, by))
+        return await self._shop.submit(Refund(*order.id, restock, payment_ref, by))
 
     async def erase(self, sku: str, buyer: str, *, by: str = "", wait_s: float = 10.0) -> int:
         """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""

@@ -4,10 +4,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.sale.commands import Answer, Confirm, Expire, Hold, HoldOutcome, Outcome, Purchase, fingerprint, key_of
-from app.sale.decision import OUTCOMES, SELL, Decision, Windows, decide, outside
+from app.orders import (
+    Answer,
+    Ask,
+    Confirm,
+    Expire,
+    Hold,
+    HoldOutcome,
+    OrderId,
+    OrderState,
+    Outcome,
+    Purchase,
+    Settled,
+    Snapshot,
+    Terms,
+    decide,
+    new_secrets,
+)
+from app.orders.commands import fingerprint, key_of
+from app.orders.decision import OUTCOMES, SELL, Decision, Windows, outside
 from app.sale.queue import Entry, EntryState, Item
-from app.stock import Ask, Batch, Begun, OrderState, Refused, Settled, Snapshot, Sold, Terms, new_secrets
+from app.stock import Batch, Begun, Refused, Sold
 
 _ABOUT_NOBODY: Final = Ask()
 _NEW: Final = (Purchase, Hold)
@@ -54,10 +71,11 @@ class Part:
         for entry in self.entries:
             entry.state = state
 
-    def answers(self, order_ids: Sequence[str]) -> Iterator[tuple[Entry, Answer | Exception]]:
-        """The answer for each buyer once the batch is written, given the ids of its new orders."""
-        begun = len(self.write.begun)
-        ids = iter(order_ids[begun:]), iter(order_ids[:begun])
+    def answers(self, numbers: Sequence[str]) -> Iterator[tuple[Entry, Answer | Exception]]:
+        """The answer for each buyer once the batch is written, given the numbers of its new orders."""
+        begun, sku = len(self.write.begun), self.item.sku
+        orders = [OrderId(sku, *one) for one in zip(numbers, self.write.secrets, strict=True)]
+        ids = iter(orders[begun:]), iter(orders[:begun])
         told: list[Answer | Exception] = []
         for entry, decision in zip(self.entries, self.decisions, strict=True):
             told.append(_answer(entry, decision, *ids, told))
@@ -67,8 +85,8 @@ class Part:
 def _answer(  # noqa: PLR0911 - a case each
     entry: Entry,
     decision: Decision,
-    sold: Iterator[str],
-    begun: Iterator[str],
+    sold: Iterator[OrderId],
+    begun: Iterator[OrderId],
     earlier: Sequence[Answer | Exception],
 ) -> Answer | Exception:
     if decision is SELL:
@@ -77,8 +95,8 @@ def _answer(  # noqa: PLR0911 - a case each
     if decision.settled is not None:
         settled, record = decision.settled, decision.record
         outcome = OUTCOMES[type(entry.command)](settled.outcome)
-        order_id = settled.order_id or (f"{entry.item.sku}~{record.number}~{record.secret}" if record else None)
-        return Answer(outcome, record.quantity if record else settled.quantity, order_id, True, record, decision.refund)
+        order = settled.order or (record.id_of(entry.item.sku) if record else None)
+        return Answer(outcome, record.quantity if record else settled.quantity, order, True, record, decision.refund)
     if decision.repeats is not None:
         first = earlier[decision.repeats]
         return first if isinstance(first, Exception) else first._replace(replayed=decision.outcome is None)
@@ -89,14 +107,14 @@ def _answer(  # noqa: PLR0911 - a case each
     if decision.outcome is Outcome.SOLD:
         return Answer(decision.outcome, quantity, next(begun))
     if decision.begins is not None:
-        new_id = next(begun)
-        _, number, secret = new_id.split("~")
-        record = decision.begins._replace(number=number, secret=secret)
-        return Answer(decision.outcome, record.quantity, new_id, record=record)
+        order = next(begun)
+        record = decision.begins._replace(number=order.number, secret=order.secret)
+        return Answer(decision.outcome, record.quantity, order, record=record)
     found = decision.record
-    order_id = f"{entry.item.sku}~{found.number}~{found.secret}" if found is not None else None
-    own = found.quantity if found is not None else quantity
-    return Answer(decision.outcome, own, order_id, record=found, refund=decision.refund)
+    if found is None:
+        return Answer(decision.outcome, quantity)
+    order = found.id_of(entry.item.sku)
+    return Answer(decision.outcome, found.quantity, order, record=found, refund=decision.refund)
 
 
 def decide_part(
@@ -106,7 +124,6 @@ def decide_part(
     entries: Sequence[Entry],
     *,
     everywhere: Terms,
-    token: int = 0,
     grace_s: float = 0.0,
 ) -> Part:
     """Decide on the buyers of an item who still wait."""
@@ -121,8 +138,6 @@ def decide_part(
         limit_per_buyer=terms.limit_per_buyer or 0,
         closed=closed,
         windows=Windows.of(terms, grace_s),
-        token=token,
-        batch_id=batch_id,
     )
     decided = list(zip(commands, decisions, strict=True))
     served = [one for one, decision in decided if decision is SELL and isinstance(one, Purchase)]
@@ -150,8 +165,8 @@ def decide_part(
         if isinstance(command, _NEW) and decision.outcome not in lasting and decision.record is None:
             continue
         quantity, buyer = fingerprint(command)
-        order_id = f"{item.sku}~{decision.record.number}~{decision.record.secret}" if decision.record else None
-        refused.append(Refused(key, Settled(decision.outcome, quantity, buyer, order_id)))
+        order = decision.record.id_of(item.sku) if decision.record else None
+        refused.append(Refused(key, Settled(decision.outcome, quantity, buyer, order)))
     write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version, begun, changes)
     return Part(item, write, units, entries, decisions, terms)
 

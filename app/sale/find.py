@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from app.errors import StockCorrupt
-from app.stock import Order, OrderState, StockStore
+from app.orders import Order, OrderId, OrderState
+from app.stock import StockStore
 
 ATTENTION: Final = "attention"
 WantedState = OrderState | Literal["attention"]
@@ -25,18 +26,18 @@ class Wanted(NamedTuple):
         """Return whether an order is one of them."""
         if self.buyer is not None and order.buyer != self.buyer:
             return False
-        if self.ref is not None and (order.record is None or order.record.ref != self.ref):
+        if self.ref is not None and order.record.ref != self.ref:
             return False
         if self.state is None:
             return True
-        return needs_attention(order) if self.state == ATTENTION else order.state == self.state
+        return order.record.needs_attention if self.state == ATTENTION else order.state == self.state
 
 
 EVERYTHING: Final = Wanted()
 
 
 class Found(NamedTuple):
-    """Orders that were found, oldest first. `next`: look on behind the order with this id, None: that was all.
+    """Orders that were found, oldest first. `next`: look on behind the order of this name, None: that was all.
 
     `looked`: how many orders were looked at, the last of them from `until`, in seconds since 1970. `unread`: items
     whose data are odd, so that their orders (or the rest of them) are missing here.
@@ -49,9 +50,11 @@ class Found(NamedTuple):
     unread: Sequence[str] = ()
 
 
-def needs_attention(order: Order) -> bool:
-    """Return whether money is owed, or a wrong amount was paid."""
-    return order.record is not None and bool(order.record.refunds_due or order.record.wrong_payments)
+async def named(store: StockStore, text: str) -> Order | None:
+    """An order by its name, or its id, whose secret must then be the right one."""
+    wanted = OrderId.parse_name(text)
+    found = await store.order(wanted.sku, wanted.number) if wanted else None
+    return found if wanted and found and (not wanted.secret or wanted.opens(found.record.secret)) else None
 
 
 async def find(
@@ -66,28 +69,28 @@ async def find(
     """Find orders, item by item, up to `limit` or until `look_max` were looked at.
 
     Of several items, one that can't be read hides none of the others' orders: it is named. Of one it is an error.
-    `after`: the id of an order, or an item and `~` for the end of its orders. Raises `ValueError` if it is neither.
+    `after`: the name of an order, or a `next`. Raises `ValueError` if it is neither.
     """
     if wanted.number is not None:
-        one = await store.numbered(wanted.number)  # which names its item
+        one = await named(store, wanted.number)  # which names its item
         found = [one] if one and one.sku in skus and wanted.has(one) else []
         return Found(found, None, len(found), found[0].sold_at if found else None)
-    begin, mark, entry = after.partition("~") if after is not None else ("", "~", "")
-    if not mark or (entry and begin not in skus):
+    begin = OrderId("", "") if after is None else OrderId.parse_place(after)
+    if begin is None or (begin.number and begin.sku not in skus):
         raise ValueError(f"not an order of item{f' {skus[0]!r}' if len(skus) == 1 else 's here'}: {after!r}")
-    left = [sku for sku in sorted(skus) if sku > begin or (sku == begin and entry)]
+    left = [sku for sku in sorted(skus) if sku > begin.sku or (sku == begin.sku and begin.number)]
     found, looked, until, unread = list[Order](), 0, None, list[str]()
     for n, sku in enumerate(left):
         most = {"limit": limit - len(found), "look_max": look_max - looked}
         try:
-            page = await _of_item(store, sku, wanted, after=after if sku == begin else None, **most)
+            page = await _of_item(store, sku, wanted, after=begin.number if sku == begin.sku else None, **most)
         except StockCorrupt:
             if len(skus) == 1:
                 raise
             unread.append(sku)
             page = Found([], None, 0, None)
         found, looked, until = found + page.orders, looked + page.looked, page.until or until
-        on = page.next or (f"{sku}~" if sku != left[-1] else None)
+        on = page.next or (OrderId(sku, "").name if sku != left[-1] else None)
         # To look at an item costs as much as to look at some orders, even if it has none.
         if on is None or page.next or len(found) == limit or looked + n >= look_max:
             return Found(found, on, looked, until, unread)
@@ -103,14 +106,15 @@ async def _of_item(
     while looked < look_max:
         page = await store.orders(sku, after=after, limit=size)
         for order in page:
-            looked, after, until = looked + 1, order.id, order.sold_at
+            looked, after, until = looked + 1, order.record.number, order.sold_at
             if wanted.has(order):
                 found.append(order)
                 if len(found) == limit:
-                    return Found(found, None if order is page[-1] and len(page) < size else after, looked, until)
+                    is_last = order is page[-1] and len(page) < size
+                    return Found(found, None if is_last else order.id.name, looked, until)
         if len(page) < size:
             return Found(found, None, looked, until)
-    return Found(found, after, looked, until)
+    return Found(found, OrderId(sku, after).name if after else None, looked, until)
 
 
 def refuse_gaps(page: Found) -> None:

@@ -8,7 +8,8 @@ from enum import Enum, auto
 from typing import Final
 
 from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, QueueFull, SaleError
-from app.sale.commands import VERBS, Answer, Command, Hold, Outcome, Purchase, in_doubt, not_done
+from app.orders import Answer, Command, Hold, Outcome, Purchase
+from app.orders.commands import VERBS, in_doubt, not_done
 from app.telemetry.observer import Observer
 from fencelock.backoff import Backoff
 

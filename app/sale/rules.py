@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.stock import NO_TERMS, Terms
+from app.orders import NO_TERMS, Terms
 
 
 @dataclass(frozen=True, slots=True)

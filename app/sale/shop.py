@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.errors import Closing, HoldsNotPossible, StockCorrupt, StockError, TurnedAway
-from app.sale.commands import Answer, Command, Expire, ExpiryOutcome, Purchase, not_done
+from app.orders import Answer, Command, Expire, ExpiryOutcome, Order, OrderId, Purchase, Terms
+from app.orders.commands import not_done
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
-from app.stock import Level, Order, StockStore, Terms
+from app.stock import Level, StockStore
 from app.telemetry.observer import Observer
 from fencelock import AsyncLocks, Scope
 
@@ -44,10 +45,6 @@ class Shop:
         self._halted = halted
         self._workers: dict[str, Worker] = {}  # by the name of their lock
         self.leaving = self.closing = False  # about to close, but still selling; no longer selling
-
-    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
-        """The item, the number and the secret in an order's id; None if it is none."""
-        return self._store.parts_of(order_id)
 
     async def give_back(self, sku: str) -> None:
         """Give back all units of an item whose time is up. Raises what `submit` raises."""
@@ -117,9 +114,10 @@ class Shop:
         """Units left and sold, of some items."""
         return await self._store.levels(skus)
 
-    async def order(self, order_id: str) -> Order | None:
-        """An order by its id."""
-        return await self._store.order(order_id)
+    async def order(self, order: OrderId) -> Order | None:
+        """An order by its id, whose secret must be the right one."""
+        found = await self._store.order(order.sku, order.number)
+        return found if found is not None and order.opens(found.record.secret) else None
 
     async def paid_with(self, payment_ref: str) -> list[Order]:
         """The orders that have a payment: one of each item, at most.

@@ -18,9 +18,9 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
+from app.orders import Outcome
+from app.orders.decision import outside
 from app.sale.batch import Part, ask, by_item, decide_part
-from app.sale.commands import Outcome
-from app.sale.decision import outside
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Entry, EntryState, Item, Queue
 from app.sale.rules import Rules
@@ -199,7 +199,6 @@ class Worker:
                                 snapshot,
                                 of_item,
                                 everywhere=everywhere,
-                                token=fence.token,
                                 grace_s=self._rules.grace_s,
                             )
                         )
@@ -251,16 +250,16 @@ class Worker:
             if not self.queue.has_work:
                 raise
             return  # perhaps only one of several servers is away: items of the others can be sold
-        for part, ids in resolved:
+        for part, numbers in resolved:
             with logs.about(batch=part.write.batch_id, sku=part.item.sku):
-                if isinstance(ids, StockError):
-                    self._note(part.item, ids, part.entries)
+                if isinstance(numbers, StockError):
+                    self._note(part.item, numbers, part.entries)
                     continue
-                _log.warning("a batch whose answer was lost was%s committed", " not" if ids is None else "")
-                if ids is None:
+                _log.warning("a batch whose answer was lost was%s committed", " not" if numbers is None else "")
+                if numbers is None:
                     part.set_state(EntryState.WAITING)
                 else:
-                    self._answer(part, ids, tally)
+                    self._answer(part, numbers, tally)
 
     def _remember(self, part: Part, read_at: float) -> None:
         """Cache the refusal that a part implies for purchases in the next moment."""
@@ -274,12 +273,12 @@ class Worker:
             refusal = Outcome.SOLD_OUT
         part.item.refuse(refusal, read_at + ttl_s, limited=bool(part.terms.limit_per_buyer))
 
-    def _answer(self, part: Part, order_ids: list[str], tally: "_Tally") -> None:
+    def _answer(self, part: Part, numbers: list[str], tally: "_Tally") -> None:
         part.item.is_well()
         tally.purchases += len(part.entries)
         tally.units += part.units_sold
         self._observer.committed(len(part.entries))
-        for entry, answer in part.answers(order_ids):
+        for entry, answer in part.answers(numbers):
             self.queue.answer(entry, answer)
 
     def _note(self, item: Item, error: StockError, entries: Sequence[Entry]) -> None:

@@ -1,31 +1,35 @@
 """The interface of a stock store: prepare and commit, guarded by a fencing token."""
 
-import json
 import re
-import secrets
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypedDict
 
 from typing_extensions import Unpack
 
 from app import money
 from app.errors import ItemNotPossible, StockError, StockUnavailable, UnknownItem
-from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Units
+from app.orders import (
+    NO_TERMS,
+    SKU_PATTERN,
+    Ask,
+    Event,
+    Order,
+    OrderChange,
+    Record,
+    Settled,
+    Snapshot,
+    Terms,
+    TermsChange,
+    new_secrets,
+)
 
-DEFAULT_SKU: Final = "default"
-SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
 # Of all that is kept of an item, noted when its sale begins. A release whose data the one before could not read, or
 # would spoil, has a higher one: the one before then refuses the item. So begin no sale until all are upgraded.
-LAYOUT: Final = 1
-_SECRET_BYTES: Final = 16
-ERASED: Final = "erased"  # in the place of a buyer's name
-_SEQ_MAX: Final = 10**16 - 1
-_NUMBER: Final = re.compile(rf"({SKU_PATTERN})~([1-9][0-9]{{0,19}})(-(0|[1-9][0-9]{{0,15}}))?(~[0-9a-f]{{32}})?")
+LAYOUT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,160 +38,6 @@ class Fence:
 
     token: int
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """The questions of a batch: what these buyers have bought and hold, and what these idempotency keys stand for.
-
-    `orders`: how these stand, by their numbers; `payments`: to which orders these belong; `holds`: something of this
-    is asked for, or may be held, so that the snapshot must have the store's clock.
-    """
-
-    buyers: Sequence[str] = ()
-    keys: Sequence[str] = ()
-    orders: Sequence[str] = ()
-    payments: Sequence[str] = ()
-    holds: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The request that an idempotency key stands for, and its outcome."""
-
-    outcome: str
-    quantity: int
-    buyer: str | None
-    order_id: str | None = None
-
-
-class TermsChange(TypedDict, total=False):
-    """Terms of an item to set; None: as everywhere again. Terms that are not named stay."""
-
-    limit_per_buyer: int | None
-    starts_at: float | None
-    ends_at: float | None
-    paused: str | None
-    hold_s: float | None
-    pay_s: float | None
-    price: int | None
-    currency: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The terms of an item: units a buyer may have, and when its sale starts and ends, in seconds since 1970.
-
-    0: no limit, no start, no end; None: as everywhere, by the settings. `paused`: nothing is sold for now, and buyers
-    are shown this text; None: it is not paused. `hold_s`: for how many seconds units are held; `pay_s`: for how many
-    from when the buyer goes to pay; `price`: of a unit, in the minor unit of `currency` (ISO 4217), None: unknown.
-    """
-
-    limit_per_buyer: int | None = None
-    starts_at: float | None = None
-    ends_at: float | None = None
-    paused: str | None = None
-    hold_s: float | None = None
-    pay_s: float | None = None
-    price: int | None = None
-    currency: str | None = None
-
-    def completed_by(self, everywhere: "Terms") -> "Terms":
-        """These terms; where one is None, that of `everywhere`."""
-        if self is NO_TERMS:
-            return everywhere
-        return Terms(
-            everywhere.limit_per_buyer if self.limit_per_buyer is None else self.limit_per_buyer,
-            everywhere.starts_at if self.starts_at is None else self.starts_at,
-            everywhere.ends_at if self.ends_at is None else self.ends_at,
-            self.paused,
-            everywhere.hold_s if self.hold_s is None else self.hold_s,
-            everywhere.pay_s if self.pay_s is None else self.pay_s,
-            self.price,
-            self.currency,
-        )
-
-    def changed(self, change: TermsChange) -> "Terms":
-        """These terms with a change."""
-        return replace(self, **change)
-
-    def to_text(self) -> str:
-        """The terms as the stores keep them: JSON; empty if there are none."""
-        return json.dumps(own, separators=(",", ":"), ensure_ascii=False) if (own := self.named) else ""
-
-    @property
-    def named(self) -> dict[str, float | str]:
-        """The terms that are not None, by their names."""
-        return {name: value for name in _TERMS if (value := getattr(self, name)) is not None}
-
-    @classmethod
-    def from_text(cls, text: str) -> "Terms":
-        """Parse the terms of `to_text`. Raises `ValueError` for anything else."""
-        return _terms(text) if text else NO_TERMS
-
-
-NO_TERMS: Final = Terms()
-_TERMS: Final = tuple(TermsChange.__annotations__)
-PAUSED_MAX: Final = 200  # characters
-PAUSED_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # of one line
-CURRENCY_PATTERN: Final = r"^[A-Z]{3}$"
-LATEST: Final = 1e11  # in seconds since 1970: the year 5138
-
-
-@lru_cache(1000)
-def _terms(text: str) -> Terms:
-    found = json.loads(text)
-    if not isinstance(found, dict) or found.keys() - set(_TERMS):
-        raise ValueError("not terms of ours")
-    for name, value in found.items():
-        if name == "paused":
-            if not isinstance(value, str) or not 0 < len(value) <= PAUSED_MAX:
-                raise ValueError("not terms of ours")
-        elif name == "currency":
-            if not isinstance(value, str) or not re.match(CURRENCY_PATTERN, value):
-                raise ValueError("not terms of ours")
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-            raise ValueError("not terms of ours")
-    if not all(isinstance(found.get(name, 0), int) for name in ("limit_per_buyer", "price")):
-        raise ValueError("not terms of ours")
-    return Terms(**found)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The basis of a decision: units left, what the buyers asked for have bought, what the keys stand for.
-
-    `terms`: the item's own.
-
-    `last_entry`: number of the last order at that moment; orders that are decided now can only be written behind it.
-    `version`: the store's own name for the state that was read, to be given back with the batch.
-    `held`: units held; `now_ms`: the store's clock, since 1970; `records`: how the orders stand that were asked for, by
-    their numbers, with those that the buyers and keys asked for hold, and those that are due; `open`: the number of
-    each buyer's last order that is held; `payments`: the number of the order that each payment belongs to; `due`:
-    orders whose time is up, the oldest first, and `more_due`: whether there are others. `bought` has the buyers of the
-    orders that were asked for, too.
-    """
-
-    stock: int
-    lucky: int
-    bought: Mapping[str, int] = field(default_factory=dict)
-    settled: Mapping[str, Settled] = field(default_factory=dict)
-    last_entry: str | None = None
-    version: str | None = None
-    terms: Terms = NO_TERMS
-    held: int = 0
-    now_ms: int = 0
-    records: Mapping[str, Record] = field(default_factory=dict)
-    open: Mapping[str, str] = field(default_factory=dict)
-    payments: Mapping[str, str] = field(default_factory=dict)
-    due: Sequence[str] = ()
-    more_due: bool = False
-
-
-def new_secrets(count: int) -> list[str]:
-    """Make orders' secrets: 128 random bits each, in hex. A single call for all takes a tenth of the time."""
-    digits = secrets.token_hex(_SECRET_BYTES * count)
-    return [digits[at : at + 2 * _SECRET_BYTES] for at in range(0, len(digits), 2 * _SECRET_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,32 +95,6 @@ class Batch:
     def secrets(self) -> list[str]:
         """The secrets of its new orders, in the order of the journal."""
         return [*(one.record.secret for one in self.begun), *(one.secret for one in self.sold)]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """An order, as it began and, unless it was just sold, how it stands.
-
-    `id` can't be guessed; `sold_at` is when it began, in seconds since 1970, by the store's clock; `epoch` grows with
-    each `unfence`: only tokens of one epoch can be compared.
-    """
-
-    id: str
-    sku: str
-    quantity: int
-    buyer: str | None
-    key: str | None
-    instance: str
-    token: int
-    batch_id: str
-    sold_at: float
-    epoch: int = 0
-    record: Record | None = None
-
-    @property
-    def state(self) -> OrderState:
-        """How it stands."""
-        return self.record.state if self.record is not None else OrderState.SOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,10 +211,6 @@ class StockStore(ABC):
     def check(self, sku: str) -> None:
         """Raise `ItemNotPossible` unless this store can hold an item of that name."""
 
-    @abstractmethod
-    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
-        """The item, the number and the secret in an order's id; None if it is none."""
-
     # -- the sale ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -409,13 +229,13 @@ class StockStore(ABC):
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         """Write the prepared batch: of each item its part, if nobody has prepared another and the stock is as it was.
 
-        All parts have the prepared id. Returns the ids of each item's new orders, the held ones first. Sending the
-        last batch again does nothing and returns the same. An item's answer is `FenceRefused` or `StockChanged` when
-        nothing of it was written, and `StockUnavailable` when it is in doubt.
+        All parts have the prepared id. Returns the numbers of each item's new orders, in the order of `Batch.secrets`.
+        Sending the last batch again does nothing and returns the same. An item's answer is `FenceRefused` or
+        `StockChanged` when nothing of it was written, and `StockUnavailable` when it is in doubt.
         """
 
     async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
-        """Find out for good whether batches that are in doubt were written: the ids of their orders, None if not.
+        """Find out for good whether batches that are in doubt were written: the numbers of their orders, None if not.
 
         If a commit is still on its way, it is refused from now on, as another batch is prepared in its place.
         """
@@ -434,7 +254,7 @@ class StockStore(ABC):
 
     @abstractmethod
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
-        """Find the ids of a batch's orders; None if there are none."""
+        """Find the numbers of a batch's new orders, as `commit` returns them; None if it was not written."""
 
     # -- orders that must be there -----------------------------------------------------------------------------------
 
@@ -494,24 +314,12 @@ class StockStore(ABC):
         """The names of the items that have a stock."""
 
     @abstractmethod
-    async def order(self, order_id: str) -> Order | None:
-        """An order by its id."""
+    async def order(self, sku: str, number: str) -> Order | None:
+        """An order by its number; None if it is none."""
 
-    async def numbered(self, number: str) -> Order | None:
-        """An order by its number, which is its id without the secret: for operators. A secret must be the right one."""
-        match = _NUMBER.fullmatch(number)
-        if match is None:
-            return None
-        sku, ms, seq = match[1], int(match[2]), match[4]
-        entry, before = (match[2], f"{ms - 1}") if seq is None else (f"{ms}-{seq}", f"{ms}-{int(seq) - 1}")
-        if seq is not None and int(seq) == 0:
-            before = f"{ms - 1}-{_SEQ_MAX}"
-        try:
-            found = await self.orders(sku, after=f"{sku}~{before}~{'0' * 2 * _SECRET_BYTES}", until=entry, limit=1)
-        except ValueError:  # of another store
-            return None
-        right = match[5] is None or (found and secrets.compare_digest(found[0].id, number))
-        return found[0] if found and right else None
+    @abstractmethod
+    async def history(self, sku: str, number: str) -> list[Event]:
+        """All events of an order, oldest first."""
 
     @abstractmethod
     async def paid_with(self, payment_ref: str, skus: Sequence[str]) -> list[Order]:
@@ -531,7 +339,10 @@ class StockStore(ABC):
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
-        """Orders, oldest first, from behind the one with the id `after` up to `until`, a level's `last_entry`."""
+        """Orders, oldest first, from behind the number `after` up to `until`, a level's `last_entry`.
+
+        Raises `ValueError` for a number that is none of this store's.
+        """
 
     @abstractmethod
     async def journal(
@@ -577,26 +388,6 @@ class StockStore(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
-
-
-def sale_of(entry: str, order: Order) -> Event:
-    """The event by which an order was sold at once."""
-    return Event(
-        entry=entry,
-        kind=EventKind.SOLD,
-        sku=order.sku,
-        order_id=order.id,
-        number=1,
-        quantity=order.quantity,
-        buyer=order.buyer,
-        key=order.key,
-        at=order.sold_at,
-        instance=order.instance,
-        token=order.token,
-        batch_id=order.batch_id,
-        epoch=order.epoch,
-        units=Units(-order.quantity, 0, order.quantity),
-    )
 
 
 def raise_if_none_was_reached(answers: Mapping[str, object]) -> None:

@@ -1,13 +1,18 @@
 """The operator's endpoints: the lock queues, the log, the stock. They need the admin token."""
 
 import dataclasses
-from typing import Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from app import money
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, LATEST, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
+from app.orders import (
+    DEFAULT_SKU,
+    SKU_PATTERN,
+    TERMS,
+    TermsChange,
+)
+from app.orders.terms import Term
 from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses, whole
 from app.web.state import state_of
@@ -47,13 +52,13 @@ class ContenderView(BaseModel):
         )
 
 
-class StockChange(BaseModel):
+class _Change(BaseModel):
     """The stock to set."""
 
     model_config = ConfigDict(
         extra="forbid",  # a misspelt `new_sale` must not be a restock
         json_schema_extra={
-            "anyOf": [{"required": [name]} for name in ("stock", *TermsChange.__annotations__)],
+            "anyOf": [{"required": [name]} for name in ("stock", *TERMS)],
             "dependentRequired": {"add": ["stock"], "new_sale": ["stock"], "forget_orders": ["new_sale"]},
         },
     )
@@ -66,46 +71,27 @@ class StockChange(BaseModel):
     forget_orders: Annotated[int, Field(strict=True, ge=0, le=10**15), BeforeValidator(whole)] | Literal["all"] = Field(
         0, description="how many orders a new sale may forget; if there are others, nothing is changed"
     )
-    limit_per_buyer: Annotated[int | None, BeforeValidator(whole)] = Field(
-        None, strict=True, ge=0, le=10**6, description="this item's own limit, 0 for none; null: as everywhere"
-    )
-    starts_at: float | None = Field(
-        None,
-        strict=True,
-        ge=0,
-        le=LATEST,
-        description="when its sale starts, in seconds since 1970, 0 if it has; null: as everywhere",
-    )
-    ends_at: float | None = Field(
-        None, strict=True, ge=0, le=LATEST, description="when it ends, 0 for never; null: as everywhere"
-    )
-
-    paused: str | None = Field(
-        None,
-        strict=True,
-        max_length=PAUSED_MAX,
-        pattern=PAUSED_PATTERN,
-        description="nothing is sold from now on, and this is what buyers are told of it; empty or null: it goes on",
-    )
-
-    hold_s: float | None = Field(
-        None, strict=True, ge=1, le=86_400, description="for how long units are held; null: as everywhere"
-    )
-    pay_s: float | None = Field(
-        None, strict=True, ge=1, le=86_400, description="the second window, from when the buyer goes to pay"
-    )
-    price: Annotated[int | None, BeforeValidator(whole)] = Field(
-        None, strict=True, ge=0, le=money.MOST, description="of a unit, in the minor unit of the currency"
-    )
-    currency: str | None = Field(None, strict=True, pattern=CURRENCY_PATTERN, description="ISO 4217, such as EUR")
 
     @property
     def terms(self) -> TermsChange:
         """The changes to the item's own terms; terms that are not named stay."""
-        named = self.model_fields_set & TermsChange.__annotations__.keys()
+        named = self.model_fields_set & TERMS.keys()
         if "price" in named:
             named.add("currency")
-        return cast(TermsChange, {name: None if (value := getattr(self, name)) == "" else value for name in named})
+        return {name: None if (value := getattr(self, name)) == "" else value for name in named}
+
+
+def _field_of(term: Term) -> tuple[Any, Any]:
+    kind: Any = Annotated[int | None, BeforeValidator(whole)] if term.kind is int else term.kind | None
+    otherwise = "as everywhere" if term.has_default else "none"
+    return kind, Field(None, strict=True, **term.limits, description=f"{term.text}; null: {otherwise}")
+
+
+if TYPE_CHECKING:
+    StockChange = _Change
+else:
+    _FIELDS = {name: _field_of(term) for name, term in TERMS.items()}
+    StockChange = create_model("StockChange", __base__=_Change, __doc__=_Change.__doc__, **_FIELDS)
 
 
 @router.get("/locks")
@@ -162,8 +148,9 @@ async def set_stock(
     said = change.model_fields_set
     if "stock" not in said and (said & {"add", "new_sale"} or not change.terms):
         raise invalid_field("stock", "how many units?", where="body")
-    if (change.price is None) != (change.currency is None):
-        name = "currency" if change.currency is None else "price"
+    price, currency = (change.terms.get(name) for name in ("price", "currency"))
+    if (price is None) != (currency is None):
+        name = "currency" if currency is None else "price"
         raise invalid_field(name, "a price and its currency go together", where="body")
     if "forget_orders" in said and "new_sale" not in said:
         raise invalid_field("new_sale", "orders are forgotten by a new sale only", where="body")

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from app.errors import TurnedAway
-from app.sale import Answer, Command
+from app.orders import Answer, Command
 from app.web import problems, request_ids
 from app.web.state import State
 

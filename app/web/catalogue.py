@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from app.errors import ConfigurationError
-from app.stock import SKU_PATTERN
+from app.orders import SKU_PATTERN
 from app.web.files import File
 
 BUILT_IN: Final = Path(__file__).parent / "catalogue.toml"

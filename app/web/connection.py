@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 
-from app.sale import Answer
+from app.orders import Answer
 from app.web import holds, purchase
 from app.web.body_limit import BODY_MAX_BYTES
 from app.web.call import GONE, Call

@@ -15,7 +15,8 @@ from app.audit import AuditVerdict
 from app.dashboard import ControlRoom
 from app.dashboard.picture import History, InstanceState, PastGrant, Picture, Sample
 from app.errors import StockError, UnknownItem
-from app.stock import DEFAULT_SKU, Level
+from app.orders import DEFAULT_SKU
+from app.stock import Level
 from app.web.admin import ContenderView
 from app.web.auth import OPERATOR
 from app.web.coalesce import TtlCache

@@ -19,7 +19,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from app.sale import (
+from app.orders import (
+    CURRENCY_PATTERN,
+    DEFAULT_SKU,
+    SKU_PATTERN,
     Answer,
     Cancel,
     CancelOutcome,
@@ -30,8 +33,11 @@ from app.sale import (
     Hold,
     HoldOutcome,
     OrderCommand,
+    OrderId,
+    OrderState,
+    Record,
 )
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, Order, OrderState, Record
+from app.orders.view import StandingView, standing
 from app.web import problems, purchase
 from app.web.call import Asked, Call, Form, Route, asgi
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
@@ -84,59 +90,29 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class HoldView(BaseModel):
+class HoldView(StandingView):
     """An order as it stands, and the outcome of what was asked."""
 
     outcome: HoldOutcome | ConfirmOutcome | ExtendOutcome | CancelOutcome | None = Field(
         None, description="what became of the request; a look has none"
     )
-    id: str | None = Field(None, description="of the hold, which is the order's for life; it can't be guessed")
-    state: OrderState | None = None
-    sku: str
-    quantity: int
-    buyer: str | None = None
-    ref: str | None = None
-    pay_by: float | None = Field(None, description="the deadline, in seconds since 1970, by the store's clock")
-    extended: bool = Field(False, description="whether the second window has begun")
-    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
-    currency: str | None = None
-    to_pay: int | None = Field(None, description="price times quantity")
-    payment_ref: str | None = Field(None, description="the payment that counts")
-    amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
-    refunds_due: list[str] = Field(default_factory=list, description="all payments that are to be given back")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
-    request_id: str | None = None
     instance: str = Field(description="the instance that answered")
     now: float = Field(description="its clock")
 
 
 def view(
-    instance: str, sku: str, order_id: str | None, record: Record | None, answer: Answer | None = None
+    instance: str, sku: str, order: OrderId | None, record: Record | None, answer: Answer | None
 ) -> dict[str, Any]:
-    """An order, and an answer about it, as a `HoldView` has it: by hand, as each buyer has one."""
-    told = {
-        "outcome": answer and answer.outcome,
-        "id": order_id,
-        "state": record and record.state,
-        "sku": sku,
-        "quantity": record.quantity if record is not None else answer and answer.quantity,
-        "buyer": record and record.buyer,
-        "ref": record and record.ref,
-        "pay_by": record and (record.pay_by_ms / 1000 or None),
-        "extended": record is not None and record.extended,
-        "price": record and record.price,
-        "currency": record and record.currency,
-        "to_pay": record and record.to_pay,
-        "payment_ref": record and record.payment_ref,
-        "amount_mismatch": record is not None and bool(record.wrong_payments),
-        "refund": answer and answer.refund,
-        "refunds_due": record.refunds_due if record is not None else (),
-        "replayed": answer is not None and answer.replayed,
-        "request_id": record and record.request_id,
-        "instance": instance,
-        "now": time.time(),
-    }
+    """An order, and an answer about it, as a `HoldView` has it: without the model, as each buyer has one."""
+    told: dict[str, Any] = {"instance": instance, "now": time.time()}
+    if answer is not None:
+        told |= {"outcome": answer.outcome, "refund": answer.refund, "replayed": answer.replayed}
+    if order is not None and record is not None:
+        told |= standing(order, record)
+    elif answer is not None:
+        told |= {"sku": sku, "quantity": answer.quantity, "id": order and str(order)}
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -166,20 +142,20 @@ def read(call: Call) -> Asked:
         about = call.request_id, call.traceparent
         return Asked(Hold(wish.quantity, wish.sku, buyer, key, wish.ref, *about, proven), _form(state, wish.sku))
     paid = parse(ConfirmRequest, call.body) if verb == "confirm" else parse(Nothing, call.body or b"{}")
-    parts = state.shop.parts_of(given)
-    if parts is None:  # it is no order of ours
+    order = OrderId.parse(given)
+    if order is None:  # it is no order of ours
         return Asked(_LOST[verb], _form(state, DEFAULT_SKU))
     command: OrderCommand
     if isinstance(paid, ConfirmRequest):
-        command = Confirm(*parts, paid.payment_ref, paid.amount, paid.currency, key)
+        command = Confirm(*order, paid.payment_ref, paid.amount, paid.currency, key)
     else:
-        command = Extend(*parts, key) if verb == "extend" else Cancel(*parts, key=key)
-    return Asked(command, _form(state, parts[0]))
+        command = Extend(*order, key) if verb == "extend" else Cancel(*order, key=key)
+    return Asked(command, _form(state, order.sku))
 
 
 def _form(state: State, sku: str) -> Form:
     def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        body = to_json(view(state.instance, sku, answer.order_id, answer.record, answer))
+        body = to_json(view(state.instance, sku, answer.order, answer.record, answer))
         return [(b"content-type", b"application/json")], body
 
     return form
@@ -282,10 +258,11 @@ async def cancel(_: Request, hold_id: Id) -> Response:
 async def look(request: Request, hold_id: Id) -> dict[str, Any]:
     """A hold as it stands, for anybody who knows its id."""
     state = state_of(request)
-    found: Order | None = await state.shop.order(hold_id)
-    if found is None or found.record is None:
+    wanted = OrderId.parse(hold_id)
+    found = await state.shop.order(wanted) if wanted else None
+    if found is None or found.state is OrderState.SOLD:
         raise HTTPException(404, "no such hold")
-    return view(state.instance, found.sku, found.id, found.record)
+    return view(state.instance, found.sku, found.id, found.record, None)
 
 
 def router(*, quantity_max: int, buyer_max: int) -> APIRouter:

@@ -1,6 +1,6 @@
 """The orders, for operators: find them, look at the life of one, cancel, refund, export."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Path, Query, Request
@@ -8,15 +8,15 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from app.sale import CancelOutcome, Found, RefundOutcome, Wanted, WantedState
+from app.orders import SKU_PATTERN, CancelOutcome, Event, EventKind, Order, OrderState, RefundOutcome
+from app.orders.view import OperatorOrderView, for_operator, step
+from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
-from app.sale.find import needs_attention, refuse_gaps
-from app.stock import SKU_PATTERN, EventKind, Order, OrderState, Step
+from app.sale.find import refuse_gaps
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
 from app.web.problems import invalid_field, responses
 from app.web.state import state_of
-from app.web.stock import OrderView
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 pages = APIRouter(include_in_schema=False)
@@ -24,37 +24,6 @@ pages = APIRouter(include_in_schema=False)
 _TYPES: Final[dict[Format, str]] = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
 _KEPT_OUT: Final = {"Cache-Control": "no-store"}
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
-
-
-class OperatorOrderView(OrderView):
-    """An order as the operator sees it, and how it stands."""
-
-    key: str | None = Field(description="the idempotency key")
-    instance: str
-    token: int = Field(description="fencing token of the grant under which it was written")
-    batch: str = Field(description="the write that it came with")
-    ref: str | None = Field(None, description="the shop's own number")
-    pay_by: float | None = Field(None, description="the deadline, in seconds since 1970; only of what was held")
-    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
-    currency: str | None = None
-    to_pay: int | None = Field(None, description="price times quantity")
-    payment_ref: str | None = Field(None, description="the payment that counts")
-    refunds_due: list[str] = Field(default_factory=list, description="payments that have to be given back")
-    request_id: str | None = None
-    attention: bool = Field(False, description="a payment is to be given back, or was wrong")
-
-    @classmethod
-    def of(cls, order: Order) -> "OperatorOrderView":
-        """The view of an order."""
-        record = order.record
-        standing: dict[str, Any] = {}
-        if record is not None:
-            names = ("ref", "price", "currency", "to_pay", "payment_ref", "request_id")
-            standing = {name: getattr(record, name) for name in names}
-            standing |= {"pay_by": record.pay_by_ms / 1000 or None, "refunds_due": list(record.refunds_due)}
-            standing["attention"] = needs_attention(order)
-        own = {"key": order.key, "instance": order.instance, "token": order.token, "batch": order.batch_id}
-        return cls(**OrderView.of(order).model_dump(), **own, **standing)
 
 
 class OrdersView(BaseModel):
@@ -69,7 +38,7 @@ class OrdersView(BaseModel):
     @classmethod
     def of(cls, found: Found) -> "OrdersView":
         """The view of what was found."""
-        orders = [OperatorOrderView.of(order) for order in found.orders]
+        orders = [OperatorOrderView(**for_operator(order)) for order in found.orders]
         return cls(orders=orders, next=found.next, looked=found.looked, until=found.until, unread=list(found.unread))
 
 
@@ -90,30 +59,17 @@ class LifeView(BaseModel):
     steps: list[StepView]
 
     @classmethod
-    def of(cls, order: Order) -> "LifeView":
-        """The life of an order; one that is just sold has its sale."""
-        began = Step(EventKind.SOLD, round(order.sold_at * 1000), order.token, order.batch_id)
-        steps = order.record.steps if order.record is not None else (began,)
-        return cls(
-            order=OperatorOrderView.of(order),
-            steps=[
-                StepView(
-                    kind=step.kind,
-                    at=step.at_ms / 1000,
-                    token=str(step.token),
-                    batch=step.batch_id,
-                    facts=dict(step.facts),
-                )
-                for step in steps
-            ],
-        )
+    def of(cls, order: Order, events: Sequence[Event]) -> "LifeView":
+        """The life of an order."""
+        steps = [StepView(**step(order, event) | {"token": str(event.token)}) for event in events]
+        return cls(order=OperatorOrderView(**for_operator(order)), steps=steps)
 
 
 State = Annotated[WantedState | None, Query(description="`attention`: a payment is to be given back, or was wrong")]
 Number = Annotated[
     str | None, Query(max_length=200, description="the order's number: its id, or that up to the secret")
 ]
-OrderId = Annotated[str, Path(max_length=200, description="the order's id, or its number: the id without the secret")]
+Named = Annotated[str, Path(max_length=200, description="the order's id, or its number: the id without the secret")]
 
 
 AnySku = Annotated[str | None, Query(pattern=f"^{SKU_PATTERN}$", description="the item; all of them without")]
@@ -172,12 +128,13 @@ async def export_orders(
 
 
 @router.get("/orders/{order_id}/history", responses=responses(404, 422))
-async def order_history(request: Request, order_id: OrderId) -> LifeView:
+async def order_history(request: Request, order_id: Named) -> LifeView:
     """The life of an order."""
-    found = await state_of(request).admin.numbered(order_id)
+    admin = state_of(request).admin
+    found = await admin.numbered(order_id)
     if found is None:
         raise HTTPException(404, "no such order")
-    return LifeView.of(found)
+    return LifeView.of(found, await admin.history(found))
 
 
 class RefundRequest(BaseModel):
@@ -205,7 +162,7 @@ class RefundView(BaseModel):
 
 
 @router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
-async def refund(request: Request, given: RefundRequest, by: Operator, order_id: OrderId) -> RefundView:
+async def refund(request: Request, given: RefundRequest, by: Operator, order_id: Named) -> RefundView:
     """Note that money was given back: that of an order, which ends it, or a payment that was one too many."""
     admin = state_of(request).admin
     order = await admin.numbered(order_id)
@@ -215,7 +172,7 @@ async def refund(request: Request, given: RefundRequest, by: Operator, order_id:
     record = answer.record
     return RefundView(
         outcome=cast(RefundOutcome, answer.outcome),
-        order=answer.order_id,
+        order=answer.order and str(answer.order),
         state=record.state if record else None,
         refunds_due=list(record.refunds_due) if record else [],
     )
@@ -230,7 +187,7 @@ class CancelView(BaseModel):
 
 
 @router.post("/orders/{order_id}/cancel", responses=responses(408, 422))
-async def cancel_order(request: Request, by: Operator, order_id: OrderId) -> CancelView:
+async def cancel_order(request: Request, by: Operator, order_id: Named) -> CancelView:
     """Give back the units that an order holds. A paid order stays as it is: that would be a refund."""
     admin = state_of(request).admin
     order = await admin.numbered(order_id)
@@ -238,7 +195,7 @@ async def cancel_order(request: Request, by: Operator, order_id: OrderId) -> Can
         return CancelView(outcome=CancelOutcome.NOT_FOUND)
     answer = await admin.cancel(order, by=by)
     state = answer.record.state if answer.record else order.state
-    return CancelView(outcome=cast(CancelOutcome, answer.outcome), order=order.id, state=state)
+    return CancelView(outcome=cast(CancelOutcome, answer.outcome), order=str(order.id), state=state)
 
 
 @pages.api_route("/control/orders", methods=READING)

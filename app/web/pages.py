@@ -19,7 +19,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from app.stock import DEFAULT_SKU
+from app.orders import DEFAULT_SKU, OrderId
 from app.web import files
 from app.web.catalogue import NOTHING, PICTURES
 from app.web.files import File
@@ -120,7 +120,8 @@ async def shop(request: Request) -> Response:
 @router.api_route("/shop/order", methods=READING)
 async def order_page(request: Request) -> Response:
     """An order, for people; an order's id begins with its item's name."""
-    return _page_about(request, "order.html", request.query_params.get("id", "").partition("~")[0])
+    wanted = OrderId.parse_name(request.query_params.get("id", ""))
+    return _page_about(request, "order.html", wanted.sku if wanted else "")
 
 
 @router.api_route(PICTURES + "/{name}", methods=READING)

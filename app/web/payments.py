@@ -22,9 +22,8 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import to_json
 
 from app.errors import ConfigurationError, NoCallbacks, NoSuchOrder, NotSigned
+from app.orders import CURRENCY_PATTERN, Answer, Confirm, ConfirmOutcome, Notice, OrderId, Refund, RefundOutcome
 from app.outbox.webhook import signer
-from app.sale import Answer, Confirm, ConfirmOutcome, Notice, Refund, RefundOutcome
-from app.stock import CURRENCY_PATTERN
 from app.web import holds
 from app.web.call import Asked, Call, Route, asgi
 from app.web.problems import responses
@@ -235,42 +234,39 @@ def read(call: Call) -> Asked:
 def _form(answer: Answer, *, about: Payment | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Raises `NoSuchOrder`, as callbacks overtake each other: the provider is to try again."""
     if about is not None and answer.outcome in (ConfirmOutcome.NOT_FOUND, RefundOutcome.NOT_FOUND):
-        hold = about.hold and about.hold.rpartition("~")[0]  # without the secret
+        order = OrderId.parse(about.hold or "")
+        hold = order.name if order else about.hold
         _log.warning("no order for payment %s (%s %s, hold %s)", about.payment_ref, about.amount, about.currency, hold)
         raise NoSuchOrder("no such order or payment, or not yet; nothing was done")
     return [(b"content-type", b"application/json")], CallbackView(outcome=answer.outcome).model_dump_json().encode()
 
 
 def _succeeded(state: State, paid: Payment) -> Confirm | Answer:
-    parts = state.shop.parts_of(paid.hold or "")
-    if parts is None:
+    order = OrderId.parse(paid.hold or "")
+    if order is None:
         _log.warning("payment %s is of %r, which is no hold of this service: ignored", paid.payment_ref, paid.hold)
         return _IGNORED
-    return Confirm(*parts, paid.payment_ref, paid.amount, paid.currency)
+    return Confirm(*order, paid.payment_ref, paid.amount, paid.currency)
 
 
 async def _refunded(state: State, report: Report) -> Answer:
     """Note a refund with each order that has the payment; it may be that of an order for each of several items."""
     given = report.callback.data
-    ref, parts = given.payment_ref, state.shop.parts_of(given.hold or "")
+    ref, named = given.payment_ref, OrderId.parse(given.hold or "")
     orders = await state.shop.paid_with(ref)
-    if given.amount is not None and parts is not None:
-        orders = [order for order in orders if order.id == given.hold] or orders
+    if given.amount is not None and named is not None:
+        orders = [order for order in orders if order.id == named] or orders
     about: dict[str, Any] = {"payment_ref": ref, "by": _PROVIDER, "amount": given.amount, "currency": given.currency}
     if given.amount is not None:
         said = f"{report.message}\n{ref}\n{given.amount}"
         about["message"] = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
         # What several orders were paid with, and which of them this is about, only the shop can tell.
         about["part"] = report.part or len(orders) > 1
-    answers: list[Answer] = []
-    for order in orders:
-        of_order = state.shop.parts_of(order.id)
-        assert of_order is not None  # noqa: S101 - for the type checker
-        answers.append(await state.shop.submit(Refund(*of_order, restock=False, **about)))
+    answers = [await state.shop.submit(Refund(*order.id, restock=False, **about)) for order in orders]
     if answers:
         return answers[0]
     # A refund of a payment that has not come yet would be forgotten by the time the payment comes.
-    if parts is not None or (report.at is not None and time.time() - report.at < _OVERTAKES_S):
+    if named is not None or (report.at is not None and time.time() - report.at < _OVERTAKES_S):
         return Answer(RefundOutcome.NOT_FOUND, 0)
     _log.warning("payment %s was given back, and no order of this service has it: ignored", ref)
     return _IGNORED

@@ -14,8 +14,7 @@ from urllib.parse import unquote_to_bytes
 from pydantic import BaseModel, Field
 
 from app.errors import ForeignOrigin, Prefetched
-from app.sale import Answer, Outcome, Purchase
-from app.stock import DEFAULT_SKU, SKU_PATTERN
+from app.orders import DEFAULT_SKU, SKU_PATTERN, Answer, Outcome, Purchase
 from app.web.call import Asked, Call, Form, Route
 from app.web.identity import BUYER_MAX, is_buyer
 from app.web.problems import invalid_field
@@ -178,7 +177,7 @@ def _json(instance: str) -> Form:
     quoted = json.dumps(instance)
 
     def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        order = f'"order":"{answer.order_id}",' if answer.order_id is not None else ""
+        order = f'"order":"{answer.order}",' if answer.order is not None else ""
         replayed = "true" if answer.replayed else "false"
         told = f'{{"outcome":"{answer.outcome}","quantity":{answer.quantity},{order}"replayed":{replayed}'
         return _with_order(b"application/json", answer), f'{told},"instance":{quoted}}}'.encode()
@@ -199,8 +198,8 @@ def _text(name: str) -> Form:
 
 def _with_order(content_type: bytes, answer: Answer) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", content_type)]
-    if answer.order_id is not None:
-        headers.append((b"x-seckill-order", answer.order_id.encode()))
+    if answer.order is not None:
+        headers.append((b"x-seckill-order", str(answer.order).encode()))
     return headers
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from app.sale import Outcome
-from app.stock import DEFAULT_SKU, SKU_PATTERN
+from app.orders import DEFAULT_SKU, SKU_PATTERN, Outcome
 from app.web.call import asgi
 from app.web.identity import BUYER_PATTERN
 from app.web.problems import responses

@@ -11,7 +11,7 @@ from typing import Final
 
 from fastapi.responses import Response
 
-from app.sale import Answer
+from app.orders import Answer
 from app.telemetry import logs
 from app.web.problems import invalid_field
 
@@ -43,7 +43,7 @@ def read(headers: Iterable[tuple[bytes, bytes]], *, strict: bool = True) -> tupl
 
 def note(request_id: str, path: str, answer: Answer) -> None:
     """Log an answer, with the order's number and without its secret."""
-    order = answer.order_id.rpartition("~")[0] if answer.order_id else "no order"
+    order = answer.order.name if answer.order else "no order"
     with logs.about(request=request_id):
         _log.info("%s: %s, %s%s", path, answer.outcome, order, " (again)" if answer.replayed else "")
 

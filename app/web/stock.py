@@ -14,8 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from app.audit import Auditor, AuditVerdict
+from app.orders import DEFAULT_SKU, SKU_PATTERN, OrderId, Terms
+from app.orders.view import OrderView, of_order
 from app.sale import Shop
-from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order, OrderState, Terms
+from app.stock import Level
 from app.web import problems
 from app.web.coalesce import Coalesced
 from app.web.problems import invalid_field, responses
@@ -122,29 +124,6 @@ class StockView(ItemView):
     now: float = Field(description="the instance's clock, which decides whether it has started")
 
 
-class OrderView(BaseModel):
-    """An order as its buyer sees it."""
-
-    id: str
-    sku: str
-    quantity: int
-    buyer: str | None
-    sold_at: float = Field(description="when it began, in seconds since 1970")
-    state: OrderState = OrderState.SOLD
-
-    @classmethod
-    def of(cls, order: Order) -> "OrderView":
-        """The buyer's part of an order."""
-        return cls(
-            id=order.id,
-            sku=order.sku,
-            quantity=order.quantity,
-            buyer=order.buyer,
-            sold_at=order.sold_at,
-            state=order.state,
-        )
-
-
 def etag(level: Level) -> str:
     """The entity tag of a level, which a restock can expect (`If-Match`)."""
     return f'"{level.stock}-{level.lucky}"'
@@ -224,7 +203,8 @@ async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
 @router.get("/orders/{order_id}", responses=responses(404, 422, 503))
 async def order(request: Request, order_id: Annotated[str, Path(max_length=200)]) -> OrderView:
     """An order, for anybody who knows its id."""
-    found = await state_of(request).shop.order(order_id)
+    wanted = OrderId.parse(order_id)
+    found = await state_of(request).shop.order(wanted) if wanted else None
     if found is None:
         raise HTTPException(404, "no such order")
-    return OrderView.of(found)
+    return OrderView(**of_order(found))

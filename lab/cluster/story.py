@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import SeckillError
-from app.stock import DEFAULT_SKU
+from app.orders import DEFAULT_SKU, OrderId
 from app.wiring import Sale
 from lab.cluster.stage import Instance, Stage, set_up
 from lab.demo import state_file
@@ -197,7 +197,8 @@ class Story:
             audit = await self._sale.audit(sku)
             self.problems += audit.violations
             for order, quantity in orders.items():
-                found = await self._sale.shop.order(order)
+                wanted = OrderId.parse(order)
+                found = await self._sale.shop.order(wanted) if wanted else None
                 if found is None or found.quantity != quantity:
                     self.problems.append(f"a buyer was told of the order {order}, and the store has {found}")
             if not 0 <= audit.orders - len(orders) <= more:

@@ -19,9 +19,9 @@ from rich.text import Text
 
 from app.audit import Audit
 from app.errors import ConfigurationError
+from app.orders import DEFAULT_SKU
 from app.sale import Shop
 from app.settings import Guard
-from app.stock import DEFAULT_SKU
 from fencelock import Scope
 from fencelock.registry import backend_class
 from lab.demo.stage import LockName, Stage, StageOptions, set_up

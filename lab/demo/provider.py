@@ -33,8 +33,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from app.orders import TermsChange
 from app.settings import PREFIX
-from app.stock import TermsChange
 from lab.servers.process import Process, free_port, port_is_free
 
 SECRET: Final = f"{PREFIX}PAYMENTS_SECRET"

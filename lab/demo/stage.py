@@ -18,8 +18,8 @@ from rich.status import Status
 
 from app.combination import best_guard
 from app.errors import ConfigurationError
+from app.orders import DEFAULT_SKU, TermsChange
 from app.settings import PREFIX, Guard, Settings, load
-from app.stock import DEFAULT_SKU, TermsChange
 from app.stock.registry import MYSQL, REDIS, check_guard
 from app.wiring import Sale, open_sale, open_store
 from fencelock.registry import CLASSES, backend_class

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from app.stock import EventKind, Level, StockStore
+from app.orders import EventKind, OrderId
+from app.stock import Level, StockStore
 
 _PAGE = 1000
 
@@ -39,11 +40,11 @@ async def whereabouts(store: StockStore, level: Level) -> Whereabouts:
     """Read the journal of an item up to a level."""
     found = Whereabouts(left=level.stock, held=level.held)
     taken, after = 0, None  # units that were taken so far: beyond the first so many, each has come back before
-    again: set[str] = set()  # orders that have such units
-    paid: set[str] = set()
+    again: set[OrderId] = set()  # orders that have such units
+    paid: set[OrderId] = set()
     while events := await store.journal(level.sku, after=after, until=level.last_entry, limit=_PAGE):
         for event in events:
-            order, kind, units = event.order_id, event.kind, event.units
+            order, kind, units = event.order, event.kind, event.units
             if units.stock < 0:
                 taken -= units.stock
                 if level.initial is not None and taken > level.initial:

@@ -15,13 +15,28 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.errors import QueueFull, StockError, StockUnavailable
+from app.orders import (
+    Answer,
+    ConfirmOutcome,
+    Event,
+    EventKind,
+    HoldOutcome,
+    OrderId,
+    OrderState,
+    Outcome,
+    Purchase,
+    RefundOutcome,
+    Snapshot,
+    Units,
+    decision,
+)
+from app.orders.decision import Decided, Decision
 from app.outbox import Webhook, sender
 from app.outbox.webhook import Result
-from app.sale import Answer, ConfirmOutcome, HoldOutcome, Outcome, Purchase, RefundOutcome, batch, decision, worker
-from app.sale.decision import Decided, Decision
+from app.sale import batch, worker
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
-from app.stock import Batch, Event, EventKind, Fence, OrderState, Snapshot, Units
+from app.stock import Batch, Fence
 from app.stock.redis.client import Script
 from app.stock.redis.store import RedisStockStore
 from app.web.connection import Connection
@@ -219,7 +234,7 @@ def _answers_before_the_commit() -> None:
         for sku, written in batches.items():
             if isinstance(answers[sku], StockError):
                 now_ms = int(time.time() * 1000)
-                answers[sku] = [f"{sku}~{now_ms}-{n}~{one.secret}" for n, one in enumerate(written.sold)]
+                answers[sku] = [f"{now_ms}-{n}" for n, _ in enumerate(written.secrets)]
         return answers
 
     RedisStockStore.commit = patched  # type: ignore[method-assign]
@@ -369,11 +384,11 @@ def _unwritten_events() -> None:
     header = "local function write_change(key, at, fence, one)\n"
     _in_lua(
         "commit.lua",
-        (header + "  append(", header + '  if one.kind ~= "cancelled" then append('),
         (
-            '"facts", one.facts)\n  redis.call("HSET", key.records',
-            '"facts", one.facts) end\n  redis.call("HSET", key.records',
+            header + "  local entry = append(",
+            header + '  local entry = ""\n  if one.kind ~= "cancelled" then entry = append(',
         ),
+        ('"facts", one.facts)\n  keep(', '"facts", one.facts) end\n  keep('),
     )()
 
 
@@ -430,7 +445,7 @@ def _keeps_cancelled_units() -> None:
         found = release(self, order, kind, state, facts)
         if kind is EventKind.CANCELLED:
             self.left -= order.quantity
-            at = max(n for n, one in enumerate(self.changes) if one.step.kind is kind)
+            at = max(n for n, one in enumerate(self.changes) if one.kind is kind)
             self.changes[at] = self.changes[at]._replace(units=Units(held=-order.quantity))
         return found
 
@@ -440,8 +455,8 @@ def _keeps_cancelled_units() -> None:
 def _forgets_what_is_owed() -> None:
     """A payment that can't be used is answered, and not noted."""
 
-    def patched(self: decision._Now, order: Any, paid: Any, payment: Any) -> Decision:
-        return Decision(decision._not_needed(order), record=order, refund=paid.payment_ref)
+    def patched(self: decision._Now, order: Any, told: Any, payment: Any) -> Decision:
+        return Decision(decision._not_needed(order), record=order, refund=told.ref)
 
     decision._Now._decline = patched  # type: ignore[method-assign]
 
@@ -549,7 +564,16 @@ def _notes_before_it_sends() -> None:
 
 def _sends_side_by_side() -> None:
     """The events of one order don't wait for each other."""
-    sender._number = lambda event: event.entry
+    take = sender._Office._take
+
+    def patched(self: sender._Office, feed: Any, event: Event) -> None:
+        take(self, feed, event)
+        chain = feed.chains.pop(event.order.number, None)
+        if chain is not None:
+            chain.order = event.entry
+            feed.chains[event.entry] = chain
+
+    sender._Office._take = patched  # type: ignore[method-assign]
 
 
 def _forgets_what_is_refused() -> None:
@@ -565,14 +589,14 @@ def _forgets_what_is_refused() -> None:
 
 def _tells_how_it_stands() -> None:
     """An event says what has last happened to its order."""
-    take, post, newest = sender._Office._take, Webhook.post, dict[str, Event]()
+    take, post, newest = sender._Office._take, Webhook.post, dict[OrderId, Event]()
 
     def taken(self: sender._Office, feed: Any, event: Event) -> None:
-        newest[event.order_id] = event
+        newest[event.order] = event
         take(self, feed, event)
 
     async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
-        last = newest.get(event.order_id, event)
+        last = newest.get(event.order, event)
         return await post(self, replace(event, kind=last.kind, facts=last.facts), ref)
 
     sender._Office._take, Webhook.post = taken, patched  # type: ignore[method-assign]

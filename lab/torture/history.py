@@ -253,7 +253,10 @@ class SoldOrder:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the journal of an item of the flow; the units are what it adds to those left, held and sold."""
+    """An entry of the journal of an item of the flow; the units are what it adds to those left, held and sold.
+
+    `at`: when it was written, in seconds since 1970, by the store's clock.
+    """
 
     sku: str
     entry: str
@@ -270,11 +273,12 @@ class Entry:
     held: int
     lucky: int
     facts: dict[str, Any] = field(default_factory=dict)
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How an order of the flow stands, as the store has it. `steps`: kind, milliseconds since 1970, token, batch."""
+    """How an order of the flow stands, as the store has it. `events`: how many it has had, by its record."""
 
     order: str
     state: str
@@ -284,7 +288,7 @@ class Kept:
     payment: str | None = None
     refunds_due: tuple[str, ...] = ()
     refunded: tuple[str, ...] = ()
-    steps: tuple[tuple[str, int, int, str], ...] = ()
+    events: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,4 +432,4 @@ def parse(lines: Iterable[str]) -> History:
 
 def _kept(fields: dict[str, Any]) -> Kept:
     lists = {name: tuple(fields[name]) for name in ("refunds_due", "refunded")}
-    return Kept(**fields | lists | {"steps": tuple(tuple(step) for step in fields["steps"])})
+    return Kept(**fields | lists)

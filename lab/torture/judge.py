@@ -106,7 +106,7 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M1", "each order's events are a path to its end", events, judge_money.orders_live_once(money)),
         ("M1", "how an order stands is what its events say", events, judge_money.records_agree(money)),
         ("M2", "held units count for a buyer's limit", events, judge_money.limits_kept(money)),
-        ("M3", "no hold runs out before its end", events, judge_money.nobody_is_cut_short(money)),
+        ("M3", "no hold expires before its end", events, judge_money.nobody_is_cut_short(money)),
         ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),
         ("M4", "what buyers and payers are told is true", calls, judge_money.answers_true(money)),
         ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),

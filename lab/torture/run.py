@@ -16,9 +16,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
+from app.orders import DEFAULT_SKU, TermsChange
 from app.outbox import State
 from app.settings import Guard, load
-from app.stock import DEFAULT_SKU, Level, TermsChange
+from app.stock import Level
 from app.stock.registry import MYSQL, REDIS
 from app.wiring import Sale, open_sale
 from fencelock.backend import Scope
@@ -531,7 +532,7 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
         while page := await sale.admin.orders(item.sku, after=after, limit=_PAGE):
             orders += [
                 SoldOrder(
-                    one.id,
+                    str(one.id),
                     one.quantity,
                     one.buyer,
                     one.key,
@@ -543,7 +544,7 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
                 )
                 for one in page
             ]
-            after = page[-1].id
+            after = page[-1].record.number
     journal: list[Entry] = []
     kept: list[Kept] = []
     for flow in setup.flows:
@@ -567,7 +568,7 @@ async def _journal(sale: Sale, sku: str) -> list[Entry]:
                 one.sku,
                 one.entry,
                 str(one.kind),
-                one.order_id,
+                str(one.order),
                 one.number,
                 one.quantity,
                 one.buyer,
@@ -577,6 +578,7 @@ async def _journal(sale: Sale, sku: str) -> list[Entry]:
                 one.epoch,
                 *one.units,
                 dict(one.facts),
+                one.at,
             )
             for one in page
         ]
@@ -585,15 +587,12 @@ async def _journal(sale: Sale, sku: str) -> list[Entry]:
 
 async def _kept(sale: Sale, sku: str) -> list[Kept]:
     found: list[Kept] = []
-    while page := await sale.admin.orders(sku, after=found[-1].order if found else None, limit=_PAGE):
+    after = None
+    while page := await sale.admin.orders(sku, after=after, limit=_PAGE):
         for one in page:
-            if (record := one.record) is None:
-                found.append(Kept(one.id, str(one.state), one.quantity, one.buyer))
-                continue
-            steps = tuple((str(step.kind), step.at_ms, step.token, step.batch_id) for step in record.steps)
-            pay_by, paid = record.pay_by_ms / 1000, record.payment_ref
-            owed = record.refunds_due, record.refunded
-            found.append(Kept(one.id, str(record.state), record.quantity, record.buyer, pay_by, paid, *owed, steps))
+            record, after = one.record, one.record.number
+            own = (record.pay_by or 0.0, record.payment_ref, record.refunds_due, record.refunded, record.events)
+            found.append(Kept(str(one.id), str(one.state), one.quantity, one.buyer, *own))
     return found
 
 

@@ -24,7 +24,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
 import fencelock
-from app.stock import DEFAULT_SKU, SKU_PATTERN
+from app.orders import DEFAULT_SKU, SKU_PATTERN
 
 Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$")]
 Quantity = Annotated[int, Query(ge=1)]

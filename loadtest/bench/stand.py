@@ -13,8 +13,9 @@ from typing import Final, Self
 import psutil
 import redis
 
+from app.orders import DEFAULT_SKU, TermsChange
 from app.settings import PREFIX, load
-from app.stock import DEFAULT_SKU, Fence, TermsChange
+from app.stock import Fence
 from app.wiring import Sale, open_sale
 from fencelock import aio, connect
 from lab.servers import EtcdMember, Valkey

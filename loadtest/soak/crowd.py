@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from app.stock import DEFAULT_SKU
+from app.orders import DEFAULT_SKU
 
 LIMITED: Final = "limited"  # each buyer may have a few
 GONE: Final = "gone"  # none is left

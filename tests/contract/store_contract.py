@@ -26,28 +26,22 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock import (
+from app.orders import (
     Ask,
-    Batch,
-    Begun,
     EventKind,
-    Fence,
-    Level,
     OrderChange,
+    OrderId,
     OrderState,
+    Payment,
     Record,
-    Refused,
     Settled,
     Snapshot,
-    Sold,
-    Step,
-    StockStore,
     Terms,
-    TermsChange,
     Units,
     changed,
     new_secrets,
 )
+from app.stock import Batch, Begun, Fence, Level, Refused, Sold, StockStore
 from app.stock.store import LAYOUT
 from tests.harness.waiting import eventually_async
 
@@ -115,23 +109,21 @@ HOUR_MS = 3_600_000
 def held_for(seen: Snapshot, buyer: str, quantity: int = 1, *, key: str | None = None, for_ms: int = HOUR_MS) -> Begun:
     """Return an order that is held; `for_ms`: how long, from when the snapshot was taken."""
     due_ms = seen.now_ms + for_ms
-    steps = (Step(EventKind.HELD, seen.now_ms, 1, "b"),)
-    record = Record("", new_secrets(1)[0], OrderState.HELD, quantity, buyer, None, due_ms, due_ms, steps=steps)
+    record = Record("", new_secrets(1)[0], OrderState.HELD, quantity, buyer, None, due_ms, due_ms)
     return Begun(record, key)
 
 
 def paid(record: Record, ref: str) -> OrderChange:
     """Return the change by which an order that is held becomes one that is paid."""
-    how: dict[str, Any] = {"at_ms": 1, "token": 1, "batch_id": "b", "payment": ref, "facts": {"payment_ref": ref}}
-    units = Units(0, -record.quantity, record.quantity)
-    return changed(record, EventKind.CONFIRMED, units=units, state=OrderState.CONFIRMED, payment_ref=ref, **how)
+    how: dict[str, Any] = {"payment": ref, "payments": (Payment(ref),)}
+    units, facts = Units(0, -record.quantity, record.quantity), {"payment_ref": ref}
+    return changed(record, EventKind.CONFIRMED, facts, units=units, state=OrderState.CONFIRMED, payment_ref=ref, **how)
 
 
 def run_out(record: Record) -> OrderChange:
     """Return the change by which the units of an order that is held go back."""
-    how: dict[str, Any] = {"at_ms": 1, "token": 1, "batch_id": "b", "bought": -record.quantity}
     units = Units(record.quantity, -record.quantity)
-    return changed(record, EventKind.EXPIRED, units=units, state=OrderState.EXPIRED, **how)
+    return changed(record, EventKind.EXPIRED, units=units, bought=-record.quantity, state=OrderState.EXPIRED)
 
 
 async def prepare(
@@ -224,18 +216,17 @@ class StoreContract:
         sold = [Sold(3, "ann", "k1"), Sold(1, "bob"), Sold(2, "ann")]
         ids = await commit(store, "default", fence(2), decided(seen, *sold, refused=(Refused("k2", SOLD_OUT),)))
         assert len(set(ids)) == 3
-        last = ids[-1].split("~")[1]
-        assert await store.level("default") == Level("default", 4, 6, 10, last)
+        assert await store.level("default") == Level("default", 4, 6, 10, ids[-1])
         orders = await store.orders("default")
-        assert [(one.id, one.quantity, one.buyer, one.key, one.batch_id) for one in orders] == [
+        assert [(one.record.number, one.quantity, one.buyer, one.key, one.batch_id) for one in orders] == [
             (ids[0], 3, "ann", "k1", "b"),
             (ids[1], 1, "bob", None, "b"),
             (ids[2], 2, "ann", None, "b"),
         ]
-        assert await store.order(ids[1]) == orders[1]
+        assert await store.order("default", ids[1]) == orders[1]
         seen = await prepare(store, "default", fence(3), "b", buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
-        settled = {"k1": Settled("sold", 3, "ann", ids[0]), "k2": SOLD_OUT}
-        assert replace(seen, version=None) == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, last)
+        settled = {"k1": Settled("sold", 3, "ann", orders[0].id), "k2": SOLD_OUT}
+        assert replace(seen, version=None) == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, ids[-1])
 
     async def test_names_are_told_apart_and_kept(self, open_store: OpenStore) -> None:
         """Buyers and keys in any alphabet, in either case, with blanks and quotes, stay distinct."""
@@ -259,7 +250,7 @@ class StoreContract:
         await prepare(store, "default", fence(3), "c")
         assert await commit(store, "default", fence(2), write) == ids
         assert (await store.level("default")).stock == 93
-        assert [one.id for one in await store.orders("default")] == ids
+        assert [one.record.number for one in await store.orders("default")] == ids
 
     async def test_a_batch_of_refusals_alone_is_sent_again_too(self, open_store: OpenStore) -> None:
         """A batch of refusals has no orders by which to find it, and is recognized all the same."""
@@ -305,7 +296,7 @@ class StoreContract:
         seen = await prepare(store, "default", fence(6), "b", buyers=["ann"], keys=["k1", "k2"])
         assert replace(seen, version=None) == Snapshot(8, 0)
         assert await store.orders("default") == []
-        assert await store.order(ids[0]) is None
+        assert await store.order("default", ids[0]) is None
 
     async def test_a_restock_may_add(self, open_store: OpenStore) -> None:
         """Units can be added to the remaining ones, however many were sold, but not to an item that doesn't exist."""
@@ -339,7 +330,9 @@ class StoreContract:
         await eventually_async(look, "it is forgotten", until=lambda seen: set(seen.settled) == {"k"})
         (bought,) = await sell(store, 4, Sold(1, "ann", "r0"))
         seen = await prepare(store, "default", fence(5), "b5", keys=["r0", "k"])
-        assert seen.settled["r0"] == Settled("sold", 1, "ann", bought)
+        order = await store.order("default", bought)
+        assert order is not None
+        assert seen.settled["r0"] == Settled("sold", 1, "ann", order.id)
         assert set(seen.settled) == {"r0", "k"}
 
     # -- what became of a batch --------------------------------------------------------------------------------------
@@ -432,17 +425,17 @@ class StoreContract:
         store = await open_store()
         assert (await store.set_stock("phone", fence(1), 5)).terms == Terms()
         own = Terms(limit_per_buyer=2, ends_at=1_790_000_000.5)
-        change = TermsChange(limit_per_buyer=2, ends_at=1_790_000_000.5)
+        change = {"limit_per_buyer": 2, "ends_at": 1_790_000_000.5}
         assert (await store.set_stock("phone", fence(2), 5, terms=change)).terms == own
         assert (await prepare(store, "phone", fence(3), "a")).terms == own
         assert (await store.set_stock("phone", fence(4), 3, new_sale=True)).terms == own
         other = Terms(starts_at=0, ends_at=1_790_000_000.5)
-        change = TermsChange(starts_at=0, limit_per_buyer=None)
+        change = {"starts_at": 0, "limit_per_buyer": None}
         level = await store.set_stock("phone", fence(5), 0, add=True, terms=change)
         assert (level.stock, level.terms) == (3, other)
         assert (await store.level("phone")).terms == other
         assert (await prepare(await open_store(), "phone", fence(6), "b")).terms == other
-        gone = TermsChange(starts_at=None, ends_at=None)
+        gone = {"starts_at": None, "ends_at": None}
         assert (await store.set_stock("phone", fence(7), 3, terms=gone)).terms == Terms()
         assert (await prepare(store, "phone", fence(8), "c")).terms == Terms()
 
@@ -572,12 +565,12 @@ class StoreContract:
         store = await open_store()
         await store.set_stock("phone", fence(1), 5)
         seen = await prepare(store, "phone", fence(2), "b")
-        await store.set_stock("phone", fence(2), 0, add=True, terms=TermsChange(limit_per_buyer=1))
+        await store.set_stock("phone", fence(2), 0, add=True, terms={"limit_per_buyer": 1})
         with pytest.raises(StockError):
             await commit(store, "phone", fence(2), decided(seen, 2))
         if store.guarded and (await store.inspect(["phone"]))["phone"] is not None:
             with pytest.raises(FenceRefused):
-                await store.set_stock("phone", fence(1), 0, add=True, terms=TermsChange(limit_per_buyer=5))
+                await store.set_stock("phone", fence(1), 0, add=True, terms={"limit_per_buyer": 5})
         assert (await store.level("phone")).terms == Terms(limit_per_buyer=1)
 
     async def test_a_new_sale_begins_anew(self, system: StoreSystem, open_store: OpenStore) -> None:
@@ -668,7 +661,8 @@ class StoreContract:
         case, phone = _snapshot(asked["case"]), _snapshot(asked["phone"])
         assert case.settled == {"r": SOLD_OUT}
         assert phone.bought == {"ann": 1}
-        assert [phone.settled["k"].order_id] == done["phone"]
+        assert phone.settled["k"].order is not None
+        assert [phone.settled["k"].order.number] == done["phone"]
 
     async def test_an_unknown_item_is_an_error_and_leaves_nothing(
         self, system: StoreSystem, open_store: OpenStore
@@ -702,31 +696,21 @@ class StoreContract:
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize(
-        "order_id", ["", "x", "default~1-1~" + "0" * 32, "default~1-1~short", "a~b~c", "default~" + "9" * 40]
-    )
-    async def test_an_order_id_that_is_guessed_finds_nothing(self, open_store: OpenStore, order_id: str) -> None:
-        """The time of an order is not enough to guess its id."""
-        store = await open_store()
-        await store.set_stock("default", fence(1), 1)
-        (real,) = await sell(store, 2, 1)
-        assert await store.order(order_id) is None
-        assert await store.order(real.rpartition("~")[0] + "~" + "0" * 32) is None
-        assert await store.order(real) is not None
-
-    async def test_an_order_has_one_id(self, open_store: OpenStore) -> None:
+    async def test_a_number_that_is_none_finds_nothing(self, open_store: OpenStore) -> None:
         """Leading zeros make another number, of no order, even where the server reads them as the same."""
         store = await open_store()
         await store.set_stock("default", fence(1), 2)
         (real,) = await sell(store, 2, 1)
-        sku, number, secret = real.split("~")
-        assert store.parts_of(real) == (sku, number, secret)
-        for other in {f"0{number}", number.replace("-", "-0")} - {number}:
-            order_id = f"{sku}~{other}~{secret}"
-            assert store.parts_of(order_id) is await store.order(order_id) is await store.numbered(order_id) is None
-            assert await store.numbered(f"{sku}~{other}") is None
-            with pytest.raises(ValueError, match="not an order of item"):
-                await store.orders(sku, after=order_id)
+        assert await store.order("default", real) is not None
+        others = {f"0{real}", real.replace("-", "-0"), real.partition("-")[0], "", "x", "1-1", "1", "9" * 40} - {real}
+        for other in others:
+            assert await store.order("default", other) is None
+            assert await store.history("default", other) == []
+            seen = await prepare(store, "default", fence(3), "c", orders=[other], holds=True)
+            assert seen.records == {}
+        for other in ("nonsense", f"0{real}"):
+            with pytest.raises(ValueError, match="not the number of an order"):
+                await store.orders("default", after=other)
 
     async def test_orders_come_in_pages(self, open_store: OpenStore) -> None:
         """A page begins behind the last order of the one before; the last entry of the level is where the pages end."""
@@ -737,13 +721,10 @@ class StoreContract:
         await sell(store, 3, 1)
         pages, after = [], None
         while page := await store.orders("default", after=after, until=until, limit=10):
-            pages.append([order.id for order in page])
-            after = page[-1].id
+            pages.append([order.record.number for order in page])
+            after = page[-1].record.number
         assert [len(page) for page in pages] == [10, 10, 5]
         assert sum(pages, []) == ids
-        for other in ("nonsense", ids[0].replace("default", "phone")):
-            with pytest.raises(ValueError, match="not an order of item 'default'"):
-                await store.orders("default", after=other)
 
     # -- orders that are held ----------------------------------------------------------------------------------------
 
@@ -760,7 +741,7 @@ class StoreContract:
         seen = await prepare(store, "default", fence(token), f"b{token}", holds=True)
         new = [held_for(seen, *one, **fields) for one in held]
         ids = await commit(store, "default", fence(token), decided(seen, batch_id=f"b{token}", held=new))
-        return [one.record._replace(number=id_.split("~")[1]) for one, id_ in zip(new, ids, strict=True)]
+        return [one.record._replace(number=number) for one, number in zip(new, ids, strict=True)]
 
     async def test_units_are_held(self, store: StockStore) -> None:
         """A held unit has left the stock and is not sold; all that was asked about its order is answered."""
@@ -771,29 +752,27 @@ class StoreContract:
         write = decided(seen, Sold(1, "bob"), held=[ann, held_for(seen, "cid")])
         ids = await commit(store, "default", fence(2), write)
         level = await store.level("default")
-        assert level == Level("default", 5, 1, 9, ids[2].split("~")[1], held=3)
+        assert level == Level("default", 5, 1, 9, ids[2], held=3)
         assert level.due_in_s is not None
         assert 0 < level.due_in_s <= 3600
-        first, second, _ = (id_.split("~")[1] for id_ in ids)
+        first, second, _ = ids
         record = ann.record._replace(number=first)
         orders = await store.orders("default")
-        assert [(one.id, one.buyer, one.state) for one in orders] == list(
+        assert [(one.record.number, one.buyer, one.state) for one in orders] == list(
             zip(ids, ["ann", "cid", "bob"], ["held", "held", "sold"], strict=True)
         )
-        assert (orders[0].record, await store.order(ids[0])) == (record, orders[0])
+        assert (orders[0].record, await store.order("default", ids[0])) == (record, orders[0])
 
         seen = await prepare(store, "default", fence(3), "c")
         assert (seen.held, seen.records, list(seen.due)) == (3, {}, [])
         seen = await prepare(store, "default", fence(3), "c", buyers=["ann", "bob"], keys=[" hold k"], holds=True)
         assert (seen.open, seen.bought, seen.records) == ({"ann": first}, {"ann": 2, "bob": 1}, {first: record})
-        assert seen.settled == {" hold k": Settled("held", 2, "ann", ids[0])}
+        assert seen.settled == {" hold k": Settled("held", 2, "ann", orders[0].id)}
         seen = await prepare(store, "default", fence(3), "c", orders=[second, "1", "1-1"], payments=["p"], holds=True)
         assert (list(seen.records), seen.payments) == ([second], {})
         # An order that was sold at once stands somehow, too.
-        sold = ids[2].split("~")
-        seen = await prepare(store, "default", fence(3), "c", orders=[sold[1]], holds=True)
-        found = seen.records[sold[1]]
-        assert (found.secret, found.state, found.buyer, len(found.steps)) == (sold[2], OrderState.SOLD, "bob", 1)
+        seen = await prepare(store, "default", fence(3), "c", orders=[ids[2]], holds=True)
+        assert seen.records == {ids[2]: orders[2].record}
 
     async def test_a_held_order_changes(self, store: StockStore) -> None:
         """An order is paid, another runs out, and their units move once, however often the batch is sent."""
@@ -827,13 +806,12 @@ class StoreContract:
     async def test_orders_are_found_by_a_payment(self, open_store: OpenStore) -> None:
         """A payment may be that of an order of each of several items; a new sale forgets it."""
         store = await open_store()
-        found: dict[str, str] = {}
+        found: dict[str, OrderId] = {}
         for sku in ("phone", "watch"):
             await store.set_stock(sku, fence(1), 9)
             seen = await prepare(store, sku, fence(2), "a", holds=True)
             await commit(store, sku, fence(2), decided(seen, batch_id="a", held=[held_for(seen, "ann")]))
             (order,) = await store.orders(sku)
-            assert order.record is not None
             seen = await prepare(store, sku, fence(3), "b", orders=[order.record.number], holds=True)
             write = decided(seen, batch_id="b", changes=[paid(order.record, "p")])
             await commit(store, sku, fence(3), write)
@@ -862,10 +840,17 @@ class StoreContract:
         # Two changes of an order in a batch, one after the other, are all right.
         seen = await prepare(store, "default", fence(8), "d")
         first = paid(bob, "q")
-        second = changed(first.after, EventKind.REFUND_DUE, at_ms=1, token=1, batch_id="b", payment="r")
+        second = changed(first.after, EventKind.REFUND_DUE, payment="r")
         await commit(store, "default", fence(8), decided(seen, batch_id="d", changes=[first, second]))
         seen = await prepare(store, "default", fence(9), "e", orders=[bob.number], payments=["q", "r"], holds=True)
-        assert len(seen.records[bob.number].steps) == 3
+        assert seen.records[bob.number].events == 3
+        events = await store.history("default", bob.number)
+        assert [(one.kind, one.number, one.batch_id) for one in events] == [
+            ("held", 1, "b2"),
+            ("confirmed", 2, "d"),
+            ("refund_due", 3, "d"),
+        ]
+        assert events == [one for one in await store.journal("default") if one.order.number == bob.number]
         assert seen.payments == {"q": bob.number, "r": bob.number}
 
     async def test_the_journal_has_all_that_happened(self, store: StockStore) -> None:
@@ -876,7 +861,7 @@ class StoreContract:
         write = decided(seen, Sold(1, "dan", "k"), batch_id="c", held=[held_for(seen, "cid")], changes=[paid(ann, "p")])
         ids = await commit(store, "default", fence(3), write)
         until = (await store.level("default")).last_entry
-        assert until == ids[1].split("~")[1]
+        assert until == ids[1]
         await sell(store, 4, 1)
         whole = await store.journal("default", until=until)
         pages, after = [], None
@@ -884,8 +869,8 @@ class StoreContract:
             pages.append(page)
             after = page[-1].entry
         assert sum(pages, []) == whole
-        own = ([f"default~{one.number}~{one.secret}" for one in (ann, bob)], ids)
-        assert [(one.kind, one.number, one.buyer, one.key, one.order_id, one.units) for one in whole] == [
+        own = ([ann.number, bob.number], ids)
+        assert [(one.kind, one.number, one.buyer, one.key, one.order.number, one.units) for one in whole] == [
             ("held", 1, "ann", None, own[0][0], (-2, 2, 0)),
             ("held", 1, "bob", None, own[0][1], (-1, 1, 0)),
             ("confirmed", 2, "ann", None, own[0][0], (0, -2, 2)),
@@ -893,8 +878,8 @@ class StoreContract:
             ("sold", 1, "dan", "k", own[1][1], (-1, 0, 1)),
         ]
         assert (whole[2].facts, whole[2].batch_id) == ({"payment_ref": "p"}, "c")
-        assert [one.id for one in await store.orders("default", after=own[0][1], until=until)] == ids
-        assert [one.id for one in await store.orders("default", limit=3)] == [*own[0], ids[0]]
+        assert [one.record.number for one in await store.orders("default", after=own[0][1], until=until)] == ids
+        assert [one.record.number for one in await store.orders("default", limit=3)] == [*own[0], ids[0]]
 
     async def test_what_is_due(self, store: StockStore) -> None:
         """Orders whose time is up are named without being asked for, some hundred at a time, the oldest first."""

@@ -13,11 +13,11 @@ import pytest
 import redis.asyncio
 
 from app.errors import FenceRefused, NotDecided, StockError, StockUnavailable
-from app.sale import Answer, Outcome, Purchase
+from app.orders import Answer, Ask, Outcome, Purchase, Snapshot, Terms
 from app.sale.batch import decide_part
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Queue
-from app.stock import Ask, Batch, Fence, Snapshot, Terms
+from app.stock import Batch, Fence
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.store import RedisStockStore
 from app.telemetry.observer import Observer
@@ -64,7 +64,7 @@ async def test_a_lost_commit_is_resolved_before_anybody_is_told(etcd: EtcdMember
                 audit = await other.audit(sku)
                 assert (audit.lucky, audit.orders, audit.violations) == (stock, stock, [])
                 orders = {order.id for order in await one.orders(sku)}
-                sold = [a.order_id for p, a in zip(wanted, answers, strict=True) if p.sku == sku and a.order_id]
+                sold = [a.order for p, a in zip(wanted, answers, strict=True) if p.sku == sku and a.order]
                 assert set(sold) < orders
 
 
@@ -201,7 +201,7 @@ async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, val
                 assert answer.json() == {
                     "outcome": "sold",
                     "quantity": 1,
-                    "order": written.id,
+                    "order": str(written.id),
                     "replayed": True,
                     "instance": str(second.port),
                 }

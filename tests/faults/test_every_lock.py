@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.sale import Outcome, Purchase
+from app.orders import Outcome, Purchase
 from app.stock.redis.client import Script
 from lab.servers import EtcdMember, LockServers, Valkey
 from lab.torture.proxy import Proxy

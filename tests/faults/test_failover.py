@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, UnknownItem
-from app.sale import Answer, Outcome, Purchase
+from app.orders import Answer, Outcome, Purchase
 from lab.servers import EtcdMember
 from tests.harness.sentinel import SentinelSet
 from tests.harness.servers import optional_server
@@ -81,7 +81,7 @@ async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: Sent
         stop.set()
         await asyncio.gather(*buying)
         orders = {order.id: order for order in await one.orders("phone", limit=1000)}
-        assert {answer.order_id for answer in told} <= orders.keys()
+        assert {answer.order for answer in told} <= orders.keys()
         audit = await one.audit("phone")
         assert (audit.lucky, audit.violations) == (len(told), [])
 
@@ -110,8 +110,8 @@ async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: Sen
         await eventually_async(promoted, "the late one is the primary", 120)
         async with shop(etcd.endpoint, trio.replicas[1].url) as of_promoted:
             for answer in told:
-                assert answer.order_id is not None
-                assert await of_promoted.order(answer.order_id) is not None
+                assert answer.order is not None
+                assert await of_promoted.order(answer.order) is not None
 
 
 @pytest.mark.slow
@@ -148,8 +148,8 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
 
         await eventually_async(refused, "the new primary is found, and found wanting", 120)
         async with shop(etcd.endpoint, pair.replicas[0].url) as of_promoted:
-            assert lost.order_id is not None
-            assert await of_promoted.order(lost.order_id) is None
+            assert lost.order is not None
+            assert await of_promoted.order(lost.order) is None
 
 
 async def until_told(one: Counter, purchase: Purchase) -> Answer:

@@ -52,8 +52,8 @@ async def order_ids(one: Any) -> set[str]:
     """Return the ids of all orders of the item "default"."""
     after, ids = None, set()
     while page := await one.orders("default", after=after, limit=1000):
-        ids |= {order.id for order in page}
-        after = page[-1].id
+        ids |= {str(order.id) for order in page}
+        after = page[-1].record.number
     return ids
 
 

@@ -21,7 +21,7 @@ from app.audit import Auditor
 from app.audit import auditor as auditor_module
 from app.audit import record as record_module
 from app.errors import ItemBlocked, StockBehind, StockUnavailable
-from app.sale import Answer, Outcome, Purchase
+from app.orders import Answer, Outcome, Purchase
 from app.stock.redis.keys import Keys, mark_of
 from fencelock import LockUnavailable
 from fencelock.election import AsyncLeadership

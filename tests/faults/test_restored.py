@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.errors import ItemBlocked, StockBehind
-from app.sale import Outcome, Purchase
+from app.orders import Outcome, Purchase
 from app.settings import PREFIX
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey

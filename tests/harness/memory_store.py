@@ -18,27 +18,21 @@ from app.errors import (
     StockNotAsExpected,
     UnknownItem,
 )
-from app.stock import (
+from app.orders import (
     NO_TERMS,
     Ask,
-    Batch,
-    Change,
     Event,
     EventKind,
-    Fence,
-    Level,
     Order,
+    OrderChange,
     OrderState,
-    Outbox,
     Record,
-    Restock,
     Settled,
     Snapshot,
-    Step,
-    StockStore,
     Terms,
     Units,
 )
+from app.stock import Batch, Change, Fence, Level, Outbox, Restock, StockStore
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
 from app.stock.store import facts, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
@@ -56,7 +50,7 @@ class Item:
     initial: int | None = None
     fence: Fence | None = None
     prepared: str | None = None
-    batch: tuple[str, list[str]] | None = None  # the last one that was written, and the ids of its orders
+    batch: tuple[str, list[str]] | None = None  # the last one that was written, and its orders
     generation: int = 0
     epoch: int = 0
     terms: Terms = NO_TERMS
@@ -170,58 +164,57 @@ class MemoryStockStore(StockStore):
             return FenceRefused(superseded(sku, item.fence and item.fence.token, fence))
         if item.stock != batch.expected_stock:
             return StockChanged(changed(sku, item.stock))
-        steps: dict[str, int] = {}
+        events: dict[str, int] = {}
         for change in batch.changes:
             number = change.before.number
-            there = steps.get(number, len(item.records[number].steps) if number in item.records else 0)
-            if there != len(change.before.steps) or item.payments.get(change.payment or "", number) != number:
+            there = events.get(number, item.records[number].events if number in item.records else 0)
+            if there != change.before.events or item.payments.get(change.payment or "", number) != number:
                 return StockChanged(changed(sku, f"order {number}"))
-            steps[number] = there + 1
-        now, ids = self._server.clock(), list[str]()
+            events[number] = there + 1
+        now, numbers = self._server.clock(), list[str]()
         by = (self._instance, fence.token, batch.batch_id)
 
-        def note(record: Record, key: str | None, units: Units, bought: int) -> None:
-            entry, kind = str(self._server.next_number()), record.steps[-1].kind
-            facts = record.facts if len(record.steps) == 1 else {**record.steps[-1].facts, **record.origin}
+        def note(record: Record, key: str | None, units: Units, bought: int, change: OrderChange | None = None) -> None:
+            entry = str(self._server.next_number())
+            kind, facts = (change.kind, change.facts) if change else (EventKind(record.state), record.facts)
             record = record._replace(number=record.number or entry)
-            order_id = f"{sku}~{record.number}~{record.secret}"
             own = (record.quantity, record.buyer, key)
-            about = (entry, kind, sku, order_id, len(record.steps), *own, now, *by, item.epoch, units)
+            about = (entry, kind, record.id_of(sku), record.events, *own, now, *by, item.epoch, units)
             item.journal.append(Event(*about, facts))
             item.records[record.number] = record
             item.stock, item.held = (item.stock or 0) + units.stock, item.held + units.held
             item.lucky += units.lucky
             if record.buyer is not None and bought:
                 item.bought[record.buyer] = item.bought.get(record.buyer, 0) + bought
-            if len(record.steps) == 1:
-                ids.append(order_id)
-                item.orders.append(Order(order_id, sku, *own, *by, now, item.epoch))
+            if change is None:
+                numbers.append(record.number)
+                item.orders.append(Order(sku, record, key, *by, now, item.epoch))
                 if key is not None:
-                    item.settled[key] = Settled(kind, record.quantity, record.buyer, order_id), float("inf")
+                    settled = Settled(kind, record.quantity, record.buyer, record.id_of(sku))
+                    item.settled[key] = settled, float("inf")
 
         for change in batch.changes:
-            note(change.after, None, change.units, change.bought)
+            note(change.after, None, change.units, change.bought, change)
             if change.payment is not None:
                 item.payments[change.payment] = change.after.number
         for begun in batch.begun:
             note(begun.record, begun.key, begun.record.units, begun.record.quantity)
         for sold in batch.sold:
-            began = (Step(EventKind.SOLD, int(now * 1000), fence.token, batch.batch_id),)
-            record = Record("", sold.secret, OrderState.SOLD, sold.quantity, sold.buyer, steps=began)
+            record = Record.sold("", sold.secret, sold.quantity, sold.buyer)
             note(record, sold.key, Units(-sold.quantity, 0, sold.quantity), sold.quantity)
         for refused in batch.refused:
             item.settled[refused.key] = refused.settled, now + self._refusal_ttl_s
-        item.batch = batch.batch_id, ids
+        item.batch = batch.batch_id, numbers
         if batch.entries:
             self._watermark(sku).found((), (item.generation, item.entries()[-1]))
-        return ids
+        return numbers
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
         item = self._item(sku)
         if not any(event.batch_id == batch.batch_id for event in item.journal):
             return None
-        return [order.id for order in item.orders if order.batch_id == batch.batch_id]
+        return [order.record.number for order in item.orders if order.batch_id == batch.batch_id]
 
     # -- orders that must be there -----------------------------------------------------------------------------------
 
@@ -324,8 +317,8 @@ class MemoryStockStore(StockStore):
 
     @override
     async def paid_with(self, payment_ref: str, skus: Sequence[str]) -> list[Order]:
-        numbers = [f"{sku}~{number}" for sku in skus if (number := self._item(sku).payments.get(payment_ref))]
-        return [order for number in numbers if (order := await self.numbered(number)) is not None]
+        numbers = {sku: number for sku in skus if (number := self._item(sku).payments.get(payment_ref))}
+        return [order for one in numbers.items() if (order := await self.order(*one)) is not None]
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
@@ -347,20 +340,23 @@ class MemoryStockStore(StockStore):
         return sorted(sku for sku, item in self._server.items.items() if item.stock is not None)
 
     @override
-    async def order(self, order_id: str) -> Order | None:
-        orders = [_standing(item, order) for item in self._server.items.values() for order in item.orders]
-        return next((order for order in orders if order.id == order_id), None)
+    async def order(self, sku: str, number: str) -> Order | None:
+        item = self._item(sku)
+        return next((_standing(item, order) for order in item.orders if order.record.number == number), None)
+
+    @override
+    async def history(self, sku: str, number: str) -> list[Event]:
+        return [event for event in self._item(sku).journal if event.order.number == number]
 
     @override
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
         item = self._item(sku)
-        if after is not None and (self.parts_of(after) or [""])[0] != sku:
-            raise ValueError(f"not an order of item {sku!r}: {after!r}")
-        first = _entry(after) if after else 0
-        last = int(until) if until else 2**63
-        return [_standing(item, order) for order in item.orders if first < _entry(order.id) <= last][:limit]
+        if after is not None and (not after.isdecimal() or after.startswith("0")):
+            raise ValueError(f"not the number of an order: {after!r}")
+        first, last = int(after or 0), int(until) if until else 2**63
+        return [_standing(item, order) for order in item.orders if first < int(order.record.number) <= last][:limit]
 
     @override
     async def journal(
@@ -368,12 +364,6 @@ class MemoryStockStore(StockStore):
     ) -> list[Event]:
         first, last = int(after or 0), int(until) if until else 2**63
         return [event for event in self._item(sku).journal if first < int(event.entry) <= last][:limit]
-
-    @override
-    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
-        sku, _, rest = order_id.partition("~")
-        number, _, secret = rest.partition("~")
-        return (sku, number, secret) if secret and number.isdecimal() and number[0] != "0" else None
 
     @override
     async def count_entries(self, sku: str) -> int:
@@ -408,8 +398,7 @@ class MemoryStockStore(StockStore):
 
 
 def _standing(item: Item, order: Order) -> Order:
-    record = item.records[order.id.split("~")[1]]
-    return order if record.state is OrderState.SOLD else replace(order, record=record)
+    return replace(order, record=item.records[order.record.number])
 
 
 def _about_holds(item: Item, ask: Ask, now_ms: int) -> dict[str, Any]:
@@ -421,7 +410,7 @@ def _about_holds(item: Item, ask: Ask, now_ms: int) -> dict[str, Any]:
         return {"now_ms": now_ms, "held": item.held}
     open_ = {record.buyer: number for number, record in held.items() if record.buyer in ask.buyers}
     settled = [item.settled[key][0] for key in ask.keys if key in item.settled]
-    keyed = [one.order_id.split("~")[1] for one in settled if one.order_id and one.outcome != "sold"]
+    keyed = [one.order.number for one in settled if one.order and one.outcome != "sold"]
     numbers = {*ask.orders, *due[:200], *open_.values(), *keyed}
     theirs = [item.records[number].buyer for number in ask.orders if number in item.records]
     return {
@@ -434,10 +423,6 @@ def _about_holds(item: Item, ask: Ask, now_ms: int) -> dict[str, Any]:
         "due": due[:200],
         "more_due": len(due) > 200,
     }
-
-
-def _entry(order_id: str) -> int:
-    return int(order_id.split("~")[1])
 
 
 def _check_token(fence: Fence) -> None:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from app.orders import OrderId
 from lab.servers.process import free_port
 
 SECRET = "whsec_" + base64.b64encode(b"a shop's secret of 32 bytes: ok!").decode()
@@ -92,9 +93,9 @@ class Receiver:
         self._server.should_exit = True
         await self._serving
 
-    def of(self, order_id: str) -> list[tuple[int, str]]:
+    def of(self, order: OrderId | str) -> list[tuple[int, str]]:
         """Return the numbers and types of an order's events in the order in which they were accepted first."""
-        found = [(one["data"]["number"], one["type"]) for one in self.got if one["data"]["order"] == order_id]
+        found = [(one["data"]["number"], one["type"]) for one in self.got if one["data"]["order"] == str(order)]
         return list(dict.fromkeys(found))
 
     def by_order(self) -> dict[str, list[int]]:

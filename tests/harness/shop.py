@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from app.main import create_app
-from app.sale import Answer, Purchase
+from app.orders import Answer, Purchase
 from app.settings import PREFIX, Settings
 from app.wiring import Sale, open_sale
 from lab.servers.process import Process, free_port

@@ -24,7 +24,7 @@ import psutil
 import pytest
 import redis
 
-from app.stock import TermsChange
+from app.orders import TERMS
 from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.demo.stage import LockName
@@ -161,7 +161,7 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
     start = "2027-01-01T00:00:00+08:00"
     seckill("stock", "set", "5", "--limit", "2", env=env)
     done = seckill("stock", "set", "--starts-at", start, "--json", env=env)
-    nothing = dict.fromkeys(TermsChange.__annotations__)
+    nothing = dict.fromkeys(TERMS)
     own = nothing | {"limit_per_buyer": 2, "starts_at": datetime.fromisoformat(start).timestamp()}
     assert json.loads(done.stdout)[0]["stock"] == 5
     assert json.loads(done.stdout)[0]["terms"] == own

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from app.errors import KeyReused
-from app.sale import Hold, Purchase
-from app.stock import ERASED
+from app.orders import ERASED, Hold, Purchase
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask, optional
 from tests.harness.shop import buy, shop

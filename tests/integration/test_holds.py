@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.errors import BuyerRequired, HoldsNotPossible, KeyReused, NotDecided
-from app.sale import Answer, Cancel, Confirm, Extend, Hold, Purchase, Refund
-from app.stock import EventKind, OrderState, orders
+from app.orders import Answer, Cancel, Confirm, EventKind, Extend, Hold, OrderId, OrderState, Purchase, Refund
+from app.orders import record as records
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask, optional
 from tests.harness.shop import shop
@@ -56,10 +56,9 @@ async def hold(one: Any, buyer: str, quantity: int = 1, **fields: Any) -> Answer
     return answer
 
 
-def about(answer: Answer) -> tuple[str, str, str]:
-    assert answer.order_id is not None
-    sku, number, secret = answer.order_id.split("~")
-    return sku, number, secret
+def about(answer: Answer) -> OrderId:
+    assert answer.order is not None
+    return answer.order
 
 
 async def confirm(one: Any, answer: Answer, ref: str, **fields: Any) -> Answer:
@@ -76,14 +75,12 @@ async def units(one: Any) -> tuple[int, int, int]:
 
 async def kinds(one: Any, answer: Answer) -> list[str]:
     """Return an order's events, on which its record and the journal agree."""
-    order = await one.order(answer.order_id)
+    order = await one.order(answer.order)
     journal = await one.sale.store.journal("default", limit=1000)
-    own = [event for event in journal if event.order_id == answer.order_id]
+    own = [event for event in journal if event.order == answer.order]
     assert [event.number for event in own] == list(range(1, len(own) + 1))
-    if order.record is not None:
-        assert [(step.kind, step.token, step.batch_id) for step in order.record.steps] == [
-            (event.kind, event.token, event.batch_id) for event in own
-        ]
+    assert order.record.events == len(own)
+    assert await one.sale.store.history("default", order.record.number) == own
     return [str(event.kind) for event in own]
 
 
@@ -92,7 +89,7 @@ async def ran_out(one: Any, answer: Answer) -> None:
 
     async def is_over() -> bool:
         await one.give_back("default")
-        order = await one.order(answer.order_id)
+        order = await one.order(answer.order)
         return order.state is OrderState.EXPIRED
 
     await eventually_async(is_over, "the hold runs out")
@@ -105,7 +102,7 @@ async def test_from_hold_to_payment(one: Any) -> None:
     assert (held.outcome, held.record.ref, held.record.state) == ("held", "order 7", "held")
     assert await units(one) == (1, 1, 0)
     paid = await confirm(one, held, "p1")
-    assert (paid.outcome, paid.record.payment_ref, paid.order_id) == ("confirmed", "p1", held.order_id)
+    assert (paid.outcome, paid.record.payment_ref, paid.order) == ("confirmed", "p1", held.order)
     assert await units(one) == (1, 0, 1)
     assert await kinds(one, held) == ["held", "confirmed"]
     again = await confirm(one, held, "p1")
@@ -136,8 +133,8 @@ async def test_own_hold_never_blocks(one: Any) -> None:
     await one.set_stock("default", 1, terms={"limit_per_buyer": 1})
     first, second = await hold(one, "ann", proven=True), await hold(one, "ann", proven=True)
     stranger = await hold(one, "ann")
-    assert (stranger.outcome, stranger.order_id, stranger.record) == ("sold_out", None, None)
-    assert (second.outcome, second.order_id) == ("held", first.order_id)
+    assert (stranger.outcome, stranger.order, stranger.record) == ("sold_out", None, None)
+    assert (second.outcome, second.order) == ("held", first.order)
     assert (await hold(one, "bob")).outcome == "sold_out"
     assert await units(one) == (0, 1, 0)
     await one.submit(Cancel(*about(first)))
@@ -152,7 +149,7 @@ async def test_a_key_holds_once(one: Any) -> None:
     assert not first.replayed
     await one.submit(Extend(*about(first), key="k"))
     second = await hold(one, "ann", key="k")
-    assert (second.order_id, second.replayed, second.record.extended) == (first.order_id, True, True)
+    assert (second.order, second.replayed, second.record.extended) == (first.order, True, True)
     with pytest.raises(KeyReused):
         await hold(one, "ann", 2, key="k")
     paid = await confirm(one, first, "p1", key="k")
@@ -218,7 +215,7 @@ async def test_a_late_payment(brief: Any) -> None:
     assert await units(brief) == (0, 0, 2)
 
 
-@pytest.mark.parametrize("written", [orders.to_json, json.dumps], ids=["as ever", "with blanks"])
+@pytest.mark.parametrize("written", [records.to_json, json.dumps], ids=["as ever", "with blanks"])
 async def test_a_late_payment_respects_the_limit(
     brief: Any, monkeypatch: pytest.MonkeyPatch, written: Callable[[Any], str]
 ) -> None:
@@ -226,7 +223,7 @@ async def test_a_late_payment_respects_the_limit(
 
     However a record's JSON is spelt: the store understands it.
     """
-    monkeypatch.setattr(orders, "to_json", written)
+    monkeypatch.setattr(records, "to_json", written)
     await brief.set_stock("default", 3, terms={"limit_per_buyer": 1})
     held = await hold(brief, "ann")
     await ran_out(brief, held)
@@ -244,7 +241,7 @@ async def test_what_runs_out_is_sold_to_the_next(brief: Any) -> None:
         return (await brief.submit(Purchase(1, "default", "bob"))).outcome == "sold"
 
     await eventually_async(bought, "the unit comes back")
-    assert (await brief.order(held.order_id)).state is OrderState.EXPIRED
+    assert (await brief.order(held.order)).state is OrderState.EXPIRED
     assert await units(brief) == (0, 0, 1)
 
 
@@ -326,7 +323,7 @@ async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) ->
 
         kept = await eventually_async(in_time, "it is extended before it runs out")
         await ran_out(one, await hold(one, "bob"))
-        assert (await one.order(kept.order_id)).state is OrderState.HELD
+        assert (await one.order(kept.order)).state is OrderState.HELD
         assert await units(one) == (99, 1, 0)
 
 
@@ -406,7 +403,7 @@ async def test_refund(one: Any, restock: bool) -> None:
         back = await one.submit(Refund(*about(order), restock=restock, by="kim"))
         assert (back.outcome, back.record.state) == ("refunded", OrderState.REFUNDED)
         assert (await one.submit(Refund(*about(order), restock=restock))).outcome == "already_refunded"
-        assert (await one.order(order.order_id)).state is OrderState.REFUNDED
+        assert (await one.order(order.order)).state is OrderState.REFUNDED
     assert await units(one) == ((3, 0, 0) if restock else (1, 0, 2))
     assert await kinds(one, held) == ["held", "confirmed", "refunded"]
     assert await kinds(one, sold) == ["sold", "refunded"]
@@ -426,15 +423,15 @@ async def test_a_purchase_with_a_request_id(one: Any) -> None:
         lambda: sum(grant.units for grant in grants), "all are counted", until=partial(int.__eq__, 3)
     )
     again = await one.submit(known._replace(request_id="r 2"))
-    assert (again.order_id, again.quantity, again.replayed) == (first.order_id, 2, True)
+    assert (again.order, again.quantity, again.replayed) == (first.order, 2, True)
     assert (await one.submit(known._replace(key=None))).outcome == "limit_reached"
-    order, other = await one.order(first.order_id), await one.order(plain.order_id)
+    order, other = await one.order(first.order), await one.order(plain.order)
     assert (order.state, order.key, order.record.request_id) == (OrderState.SOLD, "k", "r 1")
     assert (other.state, other.record) == (OrderState.SOLD, None)
     assert (await confirm(one, first, "p1")).outcome == "not_found"  # it waits for no payment
     assert (await one.submit(Refund(*about(first), restock=True, by="kim"))).outcome == "refunded"
     assert await kinds(one, first) == ["sold", "refunded"]
-    own = [event for event in await one.sale.store.journal("default") if event.order_id == first.order_id]
+    own = [event for event in await one.sale.store.journal("default") if event.order == first.order]
     assert [event.facts["request_id"] for event in own] == ["r 1"] * 2
     assert own[0].facts["traceparent"] == trace
     assert await units(one) == (3, 1, 1)

@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from app.cli.events import undelivered
 from app.errors import FenceRefused, ForeignFence, StockChanged
+from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
 from app.outbox import State, Wish
-from app.sale import Cancel, Confirm, Extend, Hold, Purchase, Refund
 from app.stock import Fence, Outbox
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
@@ -49,8 +49,8 @@ async def held(shop: Any, buyer: str, **wish: Any) -> Any:
     return await shop.submit(Hold(buyer=buyer, **wish))
 
 
-def parts(answer: Any) -> list[str]:
-    found: list[str] = answer.order_id.split("~")
+def parts(answer: Any) -> OrderId:
+    found: OrderId = answer.order
     return found
 
 
@@ -81,9 +81,9 @@ async def test_each_event_arrives(
         trace = f"00-{'a' * 32}-{'b' * 16}-01"
         three = await shop.submit(Purchase(buyer="cyd", request_id="r", traceparent=trace))
         await eventually_async(lambda: len(shop_end.got) >= 5, "five events")
-        assert shop_end.of(one.order_id) == [(1, "order.held"), (2, "order.confirmed")]
-        assert shop_end.of(two.order_id) == [(1, "order.held"), (2, "order.cancelled")]
-        assert shop_end.of(three.order_id) == [(1, "order.sold")]
+        assert shop_end.of(one.order) == [(1, "order.held"), (2, "order.confirmed")]
+        assert shop_end.of(two.order) == [(1, "order.held"), (2, "order.cancelled")]
+        assert shop_end.of(three.order) == [(1, "order.sold")]
         assert [
             (head.get("traceparent"), event["data"].get("request_id")) for head, event in shop_end.heads_of("cyd")
         ] == [(trace, "r")]
@@ -118,11 +118,11 @@ async def test_an_event_says_how_the_order_stands(etcd: EtcdMember, valkey: Valk
         await shop.submit(Confirm(*parts(two), "p4", 500))
         await shop.submit(Refund(*parts(two), restock=False))
         await eventually_async(lambda: len(shop_end.got) == 14, "all events")
-        told: dict[str, list[tuple[str, str, str]]] = {one.order_id: [], two.order_id: []}
+        told: dict[str, list[tuple[str, str, str]]] = {str(one.order): [], str(two.order): []}
         for event in shop_end.got:
             data = event["data"]
             told[data["order"]].append((event["type"].removeprefix("order."), data["state"], data["about"]))
-        assert told[one.order_id] == [
+        assert told[str(one.order)] == [
             ("held", "held", "order"),
             ("extended", "held", "order"),
             ("amount_mismatch", "held", "payment"),
@@ -134,14 +134,14 @@ async def test_an_event_says_how_the_order_stands(etcd: EtcdMember, valkey: Valk
             ("refunded", "refunded", "order"),
             ("refund_due", "refunded", "payment"),
         ]
-        assert told[two.order_id] == [
+        assert told[str(two.order)] == [
             ("held", "held", "order"),
             ("cancelled", "cancelled", "order"),
             ("refund_due", "cancelled", "payment"),
             ("refunded", "cancelled", "payment"),
         ]
         for order_id, events in told.items():
-            order = await shop.order(order_id)
+            order = await shop.order(OrderId.parse(order_id))
             assert order.state == events[-1][1]
 
 
@@ -190,12 +190,12 @@ async def test_one_order_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: 
             await shop.submit(Cancel(*parts(one)))
         await shop.submit(Cancel(*parts(odd)))
         await eventually_async(lambda: len(shop_end.got) >= 40, "the others")
-        assert shop_end.of(odd.order_id) == []
+        assert shop_end.of(odd.order) == []
         await eventually_async(lambda: shop.sender.view.parked == 1, "it is parked")
         await eventually_async(lambda: shop.sender.view.waiting == 0, "nothing else waits")
         refusing = False
-        await eventually_async(lambda: len(shop_end.of(odd.order_id)) == 2, "both events of it")
-        assert shop_end.of(odd.order_id) == [(1, "order.held"), (2, "order.cancelled")]
+        await eventually_async(lambda: len(shop_end.of(odd.order)) == 2, "both events of it")
+        assert shop_end.of(odd.order) == [(1, "order.held"), (2, "order.cancelled")]
         await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
 
 
@@ -239,7 +239,7 @@ async def test_an_order_that_is_delivered_while_another_is_read(
         await eventually_async(lambda: shop.sender.view.parked == 1, "the other one is delivered")
         go_on.set()
         await shop.submit(Cancel(*parts(bob)))
-        await eventually_async(lambda: len(shop_end.of(bob.order_id)) == 2, "its next event")
+        await eventually_async(lambda: len(shop_end.of(bob.order)) == 2, "its next event")
         await held(shop, "dan")
         await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "dan", "what comes behind it")
         assert [one["data"]["number"] for one in shop_end.got if one["data"]["buyer"] == "bob"] == [1, 2]
@@ -261,7 +261,7 @@ async def test_a_parked_order_survives_its_sender(etcd: EtcdMember, valkey: Valk
         await eventually_async(lambda: noted(shop), "both are noted", until=lambda state: state.count == 2)
     refusing = False
     async with selling(etcd, valkey, shop_end):
-        await eventually_async(lambda: shop_end.of(odd.order_id), "it arrives")
+        await eventually_async(lambda: shop_end.of(odd.order), "it arrives")
         assert len(shop_end.got) == 2
 
 
@@ -367,12 +367,12 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
         odd = await held(shop, "odd")
         await shop.submit(Cancel(*parts(odd)))
         await eventually_async(lambda: shop.sender.view.dead == 1, "a dead letter")
-        await eventually_async(lambda: shop_end.of(odd.order_id), "the next event of the order")
-        assert shop_end.of(odd.order_id) == [(2, "order.cancelled")]
+        await eventually_async(lambda: shop_end.of(odd.order), "the next event of the order")
+        assert shop_end.of(odd.order) == [(2, "order.cancelled")]
         assert "1 events are tried no more" in shop.sender.warnings[0]
         refusing = False
         await shop.store.ask_sender("default", Wish(dead=True).to_text())
-        await eventually_async(lambda: len(shop_end.of(odd.order_id)) == 2, "the dead letter")
+        await eventually_async(lambda: len(shop_end.of(odd.order)) == 2, "the dead letter")
         await eventually_async(lambda: shop.sender.view.dead == 0, "none is dead")
 
 
@@ -575,22 +575,22 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
             lambda: seckill("events", "--json"), "it is noted", until=lambda text: "dead" in text
         )
         (row,) = json.loads(rows)
-        number = odd.order_id.rpartition("~")[0]
+        number = odd.order.name
         assert (row["state"], row["order"], row["why"][:12]) == ("dead", number, "answered 422")
         (event,) = json.loads(await seckill("events", number, "--json"))
         assert (event["kind"], event["delivery"]) == ("held", "dead")
         assert number in await seckill("events")
-        assert odd.order_id not in await seckill("events")
+        assert str(odd.order) not in await seckill("events")
         assert await undelivered(shop.sale.store, "default") == 1  # as a new sale says before it forgets them
         refusing = False
         assert await seckill("replay", "--dead") == "the sender is asked: default\n"
-        await eventually_async(lambda: shop_end.of(odd.order_id), "the dead letter")
+        await eventually_async(lambda: shop_end.of(odd.order), "the dead letter")
         for odd_entry in ("", "1_000", "1795679316150", "1795679316150-0-1", "1795679316150-0 ", "9999999999999-0"):
             assert "--since" in await seckill("replay", "--since", odd_entry, fails=2)
         await seckill("replay", "--since", "0")
         await eventually_async(lambda: len(shop_end.got) >= 4, "all events again")
         await eventually_async(
-            lambda: seckill("events", odd.order_id, "--json"),
+            lambda: seckill("events", str(odd.order), "--json"),
             "that is noted",
             until=lambda text: [event["delivery"] for event in json.loads(text)] == ["delivered"],
         )

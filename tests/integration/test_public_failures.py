@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from app.sale import Answer, Cancel, Confirm, ConfirmOutcome, Extend, ExtendOutcome, Hold, Purchase, decide
-from app.stock import OrderState, Record, Snapshot
+from app.orders import (
+    Answer,
+    Cancel,
+    Confirm,
+    ConfirmOutcome,
+    Extend,
+    ExtendOutcome,
+    Hold,
+    OrderId,
+    OrderState,
+    Purchase,
+    Record,
+    Snapshot,
+    decide,
+)
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, client, shop
 from tests.harness.waiting import eventually_async
@@ -35,10 +48,9 @@ async def brief(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[Any]:
         yield one
 
 
-def about(answer: Answer) -> tuple[str, str, str]:
-    assert answer.order_id is not None
-    sku, number, secret = answer.order_id.split("~")
-    return sku, number, secret
+def about(answer: Answer) -> OrderId:
+    assert answer.order is not None
+    return answer.order
 
 
 async def units(one: Any) -> tuple[int, int, int]:
@@ -56,7 +68,7 @@ async def kinds(one: Any) -> Counter[str]:
 async def ran_out(one: Any, answer: Answer) -> None:
     async def is_over() -> bool:
         await one.give_back("default")
-        return bool((await one.order(answer.order_id)).state is OrderState.EXPIRED)
+        return bool((await one.order(answer.order)).state is OrderState.EXPIRED)
 
     await eventually_async(is_over, "the hold runs out")
 
@@ -94,7 +106,7 @@ async def test_a_look_moves_no_deadline(two: tuple[Any, Any]) -> None:
     first = await two[0].submit(Hold(1, "default", "ann", "k", proven=True))
     for again in (Hold(1, "default", "ann", "k", proven=True), Hold(1, "default", "ann", proven=True)):
         second = await two[1].submit(again)
-        assert (second.order_id, second.record.pay_by_ms) == (first.order_id, first.record.pay_by_ms)
+        assert (second.order, second.record.pay_by_ms) == (first.order, first.record.pay_by_ms)
     assert await kinds(two[0]) == {"held": 1}
 
 
@@ -104,7 +116,7 @@ async def test_many_tabs_of_one_buyer(two: tuple[Any, Any], keyed: bool) -> None
     await two[0].set_stock("default", 100, terms={"limit_per_buyer": 2})
     wishes = [(Hold, Purchase)[n % 2](1, "default", "ann", f"k{n}" if keyed else None) for n in range(50)]
     told = await asyncio.gather(*(two[n // 2 % 2].submit(wish) for n, wish in enumerate(wishes)))
-    orders = {answer.order_id for answer in told if answer.outcome in ("held", "sold")}
+    orders = {answer.order for answer in told if answer.outcome in ("held", "sold")}
     assert len(orders) == 2
     left, held, lucky = await units(two[0])
     assert (left, held + lucky) == (98, 2)
@@ -118,7 +130,7 @@ async def test_a_double_press_is_shown_its_own_hold(two: tuple[Any, Any]) -> Non
             *(two[0].submit(Hold(1, "default", f"buyer {n}", proven=True)) for _ in range(2))
         )
         assert (first.outcome, second.outcome) == ("held", "held")
-        assert (first.order_id, second.replayed) == (second.order_id, False)
+        assert (first.order, second.replayed) == (second.order, False)
 
 
 async def test_clicks_of_one_take_nothing_from_others(two: tuple[Any, Any]) -> None:
@@ -149,7 +161,7 @@ async def test_a_late_payer_does_not_touch_the_next_hold(brief: Any) -> None:
     assert (await brief.submit(Extend(*about(first)))).outcome == "expired"
     assert (await brief.submit(Cancel(*about(first)))).outcome == "expired"
     assert (await brief.submit(Confirm(*about(first), "p1"))).outcome == "refund_due"
-    assert (await brief.order(second.order_id)).state is OrderState.HELD
+    assert (await brief.order(second.order)).state is OrderState.HELD
     assert (await brief.submit(Confirm(*about(second), "p2"))).outcome == "confirmed"
     assert await units(brief) == (0, 0, 1)
 
@@ -191,7 +203,7 @@ def test_the_last_millisecond(early_ms: int) -> None:
     snapshot = Snapshot(0, 0, held=1, **now)  # type: ignore[arg-type]
     (extended,), changes = decide(snapshot, [Extend("default", "1-1", "s")])
     assert extended.outcome is (ExtendOutcome.EXTENDED if early_ms else ExtendOutcome.EXPIRED)
-    assert [str(change.step.kind) for change in changes] == (["extended"] if early_ms else ["expired"])
+    assert [str(change.kind) for change in changes] == (["extended"] if early_ms else ["expired"])
     # A buyer who pays in the very batch that would give the unit back keeps it.
     (paid,), changes = decide(snapshot, [Confirm("default", "1-1", "s", "p1")])
     assert (paid.outcome, len(changes)) == (ConfirmOutcome.CONFIRMED, 1)

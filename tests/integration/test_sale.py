@@ -24,10 +24,11 @@ from app.errors import (
     StockCorrupt,
     UnknownItem,
 )
-from app.sale import Answer, Outcome, Purchase, Rules
+from app.orders import Answer, Outcome, Purchase
+from app.sale import Rules
 from app.sale import queue as queue_module
 from app.sale.worker import Worker
-from app.stock import Fence, TermsChange
+from app.stock import Fence
 from app.stock.redis.bare import BareStockStore
 from app.telemetry.observer import Observer
 from fencelock import AsyncLock, Grant
@@ -58,7 +59,7 @@ async def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_
         crowds = await asyncio.gather(*(buy(one, each) for one in shops))
         answers = sum(crowds, [])
         assert outcomes(answers) == {"sold": 300, "sold_out": 200}
-        told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
+        told = {answer.order for answer in answers if isinstance(answer, Answer) and answer.order}
         audit = await shops[0].audit("default")
         assert audit.consistent, audit.violations
         assert (audit.stock, audit.lucky, audit.orders) == (0, 300, 300)
@@ -99,11 +100,11 @@ async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, ba
     ):
         await one.set_stock("default", 300)
         answers = sum(await asyncio.gather(buy(one, 25, key="k"), buy(two, 25, key="k")), [])
-        assert {(a.outcome, a.order_id) for a in answers if isinstance(a, Answer)} == {("sold", answers[0].order_id)}
+        assert {(a.outcome, a.order) for a in answers if isinstance(a, Answer)} == {("sold", answers[0].order)}
         assert sum(not a.replayed for a in answers) == 1
         assert (await one.audit("default")).lucky == 1
         later = await two.submit(Purchase(key="k"))
-        assert later == Answer(Outcome.SOLD, 1, answers[0].order_id, replayed=True)
+        assert later == Answer(Outcome.SOLD, 1, answers[0].order, replayed=True)
         with pytest.raises(KeyReused):
             await two.submit(Purchase(2, key="k"))
 
@@ -175,7 +176,7 @@ async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
             assert (await soon.submit(Purchase())).outcome is Outcome.SOLD_OUT
             # The key keeps its answer.
             again = await knows.submit(Purchase(key="first"))
-            assert (again.order_id, again.replayed) == (first.order_id, True)
+            assert (again.order, again.replayed) == (first.order, True)
             # The instance that changes the stock knows at once, the others a little later.
             await knows.set_stock("default", 2)
             assert (await knows.submit(Purchase())).outcome is Outcome.SOLD
@@ -202,7 +203,7 @@ async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) 
         after = None
         while page := await shops[0].orders("default", after=after, limit=1000):
             turns |= {order.token: order.instance for order in page}
-            after = page[-1].id
+            after = page[-1].record.number
         owners = [turns[token] for token in sorted(turns)]
         # All three are in the queue until the first of them has served all its buyers.
         last = min(max(index for index, one in enumerate(owners) if one == name) for name in "012")
@@ -257,7 +258,7 @@ async def test_instances_know_what_the_others_sold(etcd: EtcdMember, valkey: Val
         first = await one.submit(Purchase(buyer="ann", key="k"))
         again = await other.submit(Purchase(buyer="ann", key="k"))
         assert (first.outcome, again.outcome, again.replayed) == (Outcome.SOLD, Outcome.SOLD, True)
-        assert first.order_id == again.order_id
+        assert first.order == again.order
         assert (await one.submit(Purchase(buyer="bob", quantity=2))).outcome is Outcome.SOLD
         assert (await other.submit(Purchase(buyer="eve"))).outcome is Outcome.SOLD
         assert (await other.submit(Purchase(buyer="bob", key="too much"))).outcome is Outcome.LIMIT_REACHED
@@ -271,10 +272,10 @@ async def test_instances_know_what_the_others_sold(etcd: EtcdMember, valkey: Val
 async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
     """Nothing is sold before the start, with or without a key; afterwards the same key buys."""
     async with shop(etcd.endpoint, valkey.url) as one:
-        await one.set_stock("default", 2, terms=TermsChange(starts_at=at(3600).timestamp()))
+        await one.set_stock("default", 2, terms={"starts_at": at(3600).timestamp()})
         for purchase in (Purchase(), Purchase(key="early")):
             assert await one.submit(purchase) == Answer(Outcome.NOT_STARTED, 1)
-        await one.set_stock("default", 0, add=True, terms=TermsChange(starts_at=at(0.5).timestamp()))
+        await one.set_stock("default", 0, add=True, terms={"starts_at": at(0.5).timestamp()})
         early = partial(one.submit, Purchase(key="early"))
         await eventually_async(early, "the sale starts", until=lambda told: told.outcome is Outcome.SOLD)
         assert (await one.level("default")).lucky == 1
@@ -285,7 +286,7 @@ async def test_hours_that_could_not_be_read_again_are_not_written(etcd: EtcdMemb
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 1)
         for moment in (-1.0, 1e12, float("nan")):
-            for hours in (TermsChange(starts_at=moment), TermsChange(ends_at=moment)):
+            for hours in ({"starts_at": moment}, {"ends_at": moment}):
                 with pytest.raises(HoursNotPossible, match=f"^{next(iter(hours))} "):
                     await one.set_stock("default", 0, add=True, terms=hours)
         assert (await one.submit(Purchase())).outcome is Outcome.SOLD

@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BuyerRequired, KeyReused
-from app.sale import Hold, HoldOutcome, Outcome, Purchase, decide
-from app.sale.decision import Decision, Windows
-from app.stock import Settled, Snapshot
+from app.orders import Hold, HoldOutcome, Outcome, Purchase, Settled, Snapshot, decide
+from app.orders.decision import Decision, Windows
 
 quantities = st.lists(st.integers(1, 8), max_size=60)
 purchases = st.lists(

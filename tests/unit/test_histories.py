@@ -29,10 +29,11 @@ from app.errors import (
     StockError,
     StockUnavailable,
 )
-from app.sale import Answer, Outcome, Purchase, Rules
+from app.orders import Answer, Ask, Outcome, Purchase, Snapshot, Terms
+from app.sale import Rules
 from app.sale.queue import Entry
 from app.sale.worker import Worker
-from app.stock import Ask, Batch, Fence, Snapshot, StockStore, Terms
+from app.stock import Batch, Fence, StockStore
 from app.telemetry.observer import Observer
 from fencelock import Grant, LockTimeout
 from fencelock.lease import Lease
@@ -340,14 +341,14 @@ class Histories(RuleBasedStateMachine):
         for (purchase, answer), (begun, over) in zip(self.told, self.restocks, strict=True):
             if isinstance(answer, Answer):
                 if answer.outcome is Outcome.SOLD:
-                    order = orders[cast(str, answer.order_id)]  # I4
+                    order = orders[answer.order]  # I4
                     assert (order.quantity, order.buyer, order.key) == (purchase.quantity, purchase.buyer, purchase.key)
                 if purchase.key is not None:
                     before, over_before = first.setdefault(purchase.key, (answer, over))
                     if before.outcome is Outcome.SOLD_OUT and begun > over_before:
                         first[purchase.key] = answer, over  # that nothing is left holds until there is a restock
                         continue
-                    assert (before.outcome, before.order_id) == (answer.outcome, answer.order_id), "one key, one answer"
+                    assert (before.outcome, before.order) == (answer.outcome, answer.order), "one key, one answer"
             else:
                 assert isinstance(answer, TOLD), answer
                 if isinstance(answer, NotDecided | QueueFull | ItemBlocked) and purchase.key is None:

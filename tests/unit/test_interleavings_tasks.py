@@ -16,13 +16,14 @@ from typing import Any, cast
 import pytest
 
 from app.errors import Closing, NotDecided, OutcomeUnknown, SeckillError, StockError, StockUnavailable
-from app.sale import Answer, Outcome, Purchase, Rules
+from app.orders import DEFAULT_SKU, Answer, Ask, OrderId, Outcome, Purchase, Snapshot
+from app.sale import Rules
 from app.sale.batch import Part
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Entry, EntryState, Queue
 from app.sale.shop import Shop
 from app.sale.worker import Worker
-from app.stock import DEFAULT_SKU, Ask, Batch, Fence, Snapshot, StockStore
+from app.stock import Batch, Fence, StockStore
 from app.telemetry.observer import Observer
 from fencelock.backoff import Backoff
 from tests.harness.chosen_loop import ChosenLoop, When
@@ -328,7 +329,7 @@ class Sale:
         for buyer, answer in self.told.items():
             wanted = self.wanted[buyer]
             match answer:
-                case Answer(outcome=Outcome.SOLD, order_id=str(order_id)):
+                case Answer(outcome=Outcome.SOLD, order=OrderId() as order_id):
                     order = orders[order_id]
                     assert (order.sku, order.buyer, order.key) == (wanted.sku, wanted.buyer, wanted.key)
                 case Answer() | NotDecided() | Closing():

@@ -8,8 +8,8 @@ import pytest
 
 import fencelock
 from app import errors
-from app.sale import Outcome
-from app.sale.commands import VERBS
+from app.orders import Outcome
+from app.orders.commands import VERBS
 from tests.harness.monitoring import ALERTS, MONITORING, ROOT, expressions, generate, used
 from tests.harness.servers import optional_server
 

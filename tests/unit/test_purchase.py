@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.main import create_app
-from app.sale import Answer, Outcome, Purchase
+from app.orders import Answer, Outcome, Purchase
 from app.settings import load
 from app.web.auth import AdminAuth
 from app.web.call import asgi

@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 
 from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, StockBehind, StockUnavailable
-from app.sale import Answer, Outcome, Purchase, Rules
+from app.orders import DEFAULT_SKU, Answer, Outcome, Purchase
+from app.sale import Rules
 from app.sale.queue import Queue
 from app.sale.worker import Worker
-from app.stock import DEFAULT_SKU, Fence
+from app.stock import Fence
 from app.telemetry.observer import Observer
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.virtual import VirtualLoop

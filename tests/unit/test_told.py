@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.outbox.webhook import told
-from app.stock import Event, EventKind, Units
+from app.orders import Event, EventKind, OrderId, Units
+from app.orders.view import of_event
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,20 @@ from app.stock import Event, EventKind, Units
 def test_state_and_about(kind: str, facts: dict[str, Any], state: str | None, about: str) -> None:
     """A refund of one payment too many is never told as one of the order, which would not be shipped."""
     event = Event(
-        "2-0", EventKind(kind), "default", "default~1-0~aa", 2, 1, "ann", None, 1.0, "test", 7, "b", 1, Units(), facts
+        "2-0",
+        EventKind(kind),
+        OrderId("default", "1-0", "aa"),
+        2,
+        1,
+        "ann",
+        None,
+        1.0,
+        "test",
+        7,
+        "b",
+        1,
+        Units(),
+        facts,
     )
-    data = told(event, None)["data"]
+    data = of_event(event, None)["data"]
     assert (data["state"], data["about"]) == (state, about)

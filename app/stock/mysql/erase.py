@@ -5,7 +5,7 @@
 import json
 from typing import Final
 
-from app.stock.store import ERASED
+from app.orders import ERASED
 from fencelock.clients.mysql import Call
 
 _COLUMNS: Final = {

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from app.errors import StockCorrupt
+from app.orders import Ask, OrderChange, OrderState, Record, Settled, to_json
 from app.stock.mysql.tables import (
     ItemRow,
     Written,
@@ -15,13 +16,12 @@ from app.stock.mysql.tables import (
     find_orders,
     insert,
     insert_new,
+    is_number,
     places,
     record_of,
     rows_of,
     select,
 )
-from app.stock.orders import EventKind, OrderChange, OrderState, Record, Step, to_json
-from app.stock.store import Ask, Settled
 from fencelock.clients.mysql import Call
 
 _DUE_MAX: Final = 200  # orders that a batch gives back at most
@@ -56,20 +56,20 @@ async def find_standing(
     payments = await look("payment_ref, number", "seckill_payments", "payment_ref", refs)
     numbers = {
         sku: {
-            *(int(number) for number in ask.orders if number.isascii() and number.isdecimal()),
+            *(int(number) for number in ask.orders if is_number(number)),
             *due.get(sku, ())[:_DUE_MAX],
             *(number for _, number in holders[sku]),
             *(
-                int(one.order_id.split("~")[1])
+                int(one.order.number)
                 for one in settled[sku].values()
-                if one.order_id and one.outcome != "sold"
+                if one.order and one.outcome != "sold" and is_number(one.order.number)
             ),
         }
         for sku, ask in asked.items()
     }
     records = await look("number, record", "seckill_records", "number", numbers)
     sold = {sku: some - {number for number, _ in records[sku]} for sku, some in numbers.items()}
-    sales = await look("entry, secret, quantity, buyer, token, batch", "seckill_orders", "entry", sold)
+    sales = await look("entry, secret, quantity, buyer", "seckill_orders", "entry", sold)
     standing: dict[str, dict[str, Record]] = {}
     for sku in asked:
         try:
@@ -77,7 +77,11 @@ async def find_standing(
         except StockCorrupt as error:
             found[sku] = error
         else:
-            standing[sku] |= {str(row[0]): _sold(*row) for row in sales[sku]}
+            layout = items[sku].layout
+            standing[sku] |= {
+                str(entry): Record.sold(str(entry), *own, layout=layout, at_ms=entry // 1000)
+                for entry, *own in sales[sku]
+            }
     # A late payment counts for its buyer's limit, and only the order says whose it is.
     theirs = {
         sku: Ask(
@@ -108,12 +112,6 @@ async def _find_due(call: Call, item: ItemRow) -> list[int]:
         (item.sku, item.sale, item.now_ms, _DUE_MAX + 1),
     )
     return [number for (number,) in rows]
-
-
-def _sold(entry: int, secret: str, quantity: int, buyer: str | None, token: int, batch: str) -> Record:
-    """Return the record of an order that was sold at once, and not touched since."""
-    began = Step(EventKind.SOLD, entry // 1000, token, batch)
-    return Record(str(entry), secret, OrderState.SOLD, quantity, buyer, steps=(began,))
 
 
 async def find_first_due(call: Call, items: Iterable[ItemRow]) -> dict[str, float]:
@@ -150,7 +148,7 @@ async def write_holds(call: Call, written: Written, instance: str, token: int) -
     common = (instance, token, item.epoch, batch.batch_id)
     for entry, change in enumerate(batch.changes, written.first_entry):
         after, number = change.after, int(change.after.number)
-        what = (len(after.steps), str(change.step.kind), after.quantity, after.buyer, None, after.secret)
+        what = (after.events, str(change.kind), after.quantity, after.buyer, None, after.secret)
         events.append((*of, entry, number, *what, *change.units, _json(change.facts), *common))
         records[number] = after
         if after.buyer is not None:
@@ -158,7 +156,7 @@ async def write_holds(call: Call, written: Written, instance: str, token: int) -
     closed = [(one.buyer, number) for number, one in records.items() if one.state is not OrderState.HELD and one.buyer]
     for entry, begun in enumerate(batch.begun, written.first_order):
         record = begun.record
-        new = (1, str(record.steps[0].kind), record.quantity, record.buyer, begun.key, record.secret)
+        new = (1, str(record.state), record.quantity, record.buyer, begun.key, record.secret)
         events.append((*of, entry, entry, *new, *record.units, _json(record.facts), *common))
         records[entry] = record
         if record.buyer is not None:
@@ -200,15 +198,15 @@ async def _are_as_before(call: Call, item: ItemRow, changes: Sequence[OrderChang
         steps |= {entry: 1 for _, entry in await find_orders(call, {item.sku: item}, {item.sku: sold})}
     for change in changes:
         number = int(change.before.number)
-        if steps.get(number) != len(change.before.steps):
+        if steps.get(number) != change.before.events:
             return False
-        steps[number] = len(change.after.steps)
+        steps[number] = change.after.events
     return True
 
 
 def _row_of(record: Record) -> tuple[object, ...]:
     due_ms = record.due_ms if record.state is OrderState.HELD else None
-    return record.to_text(), str(record.state), len(record.steps), due_ms
+    return record.to_text(), str(record.state), record.events, due_ms
 
 
 def _json(facts: Mapping[str, Any]) -> str:

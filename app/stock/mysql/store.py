@@ -2,7 +2,6 @@
 
 import json
 import re
-import secrets
 import time
 from abc import abstractmethod
 from collections import defaultdict
@@ -26,29 +25,21 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
+from app.orders import NO_TERMS, TERMS, Ask, Event, Order, Settled, Snapshot, Terms
 from app.stock.bulkhead import Bulkhead, halves
 from app.stock.mysql import erase, holds, tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
-from app.stock.orders import Event
 from app.stock.refusals import behind, changed, foreign, newer, not_as_expected, superseded
 from app.stock.store import (
     LAYOUT,
-    NO_TERMS,
-    SKU_PATTERN,
-    Ask,
     Batch,
     Change,
     Fence,
     Level,
-    Order,
     Outbox,
     Restock,
-    Settled,
-    Snapshot,
     StockStore,
-    Terms,
-    TermsChange,
     facts,
     refuse_odd_name,
     what_is_changed,
@@ -60,8 +51,6 @@ Result = TypeVar("Result")
 Position = tuple[int, int, str]  # of an order: its generation, its number, the tag of its secret ("": any)
 
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})(?:/([0-9a-f]{8}))?")  # of a position; with leading zeros
-_ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~(0|[1-9][0-9]{{0,18}})~([0-9a-f]{{32}})")
-_TERMS: Final = len(TermsChange.__annotations__)
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
 
 
@@ -149,11 +138,6 @@ class TransactionalStockStore(StockStore):
         refuse_odd_name(sku)
 
     @override
-    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
-        match = _ORDER_ID.fullmatch(order_id)
-        return (match[1], match[2], order_id.rpartition("~")[2]) if match else None
-
-    @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         self._token(fence)
         expected = self._expected(asks)
@@ -198,6 +182,7 @@ class TransactionalStockStore(StockStore):
             last_entry=_entry(item.last_entry),
             version=self._version(item),
             terms=terms,
+            layout=item.layout,
             **standing,
         )
 
@@ -225,7 +210,7 @@ class TransactionalStockStore(StockStore):
             items = {sku: one.item for sku, one in written.items()}
             items |= await tables.find_items(call, batches.keys() - written.keys())
             answers = {
-                sku: written[sku].order_ids
+                sku: written[sku].numbers
                 if sku in written
                 else await self._why_not(call, sku, items.get(sku), fence, batch)
                 for sku, batch in batches.items()
@@ -233,15 +218,15 @@ class TransactionalStockStore(StockStore):
             return answers, items
 
         answers, items = await self._run(self._sale, write)
-        for sku, ids in answers.items():
-            if batches[sku].entries and not isinstance(ids, StockError):
+        for sku, numbers in answers.items():
+            if batches[sku].entries and not isinstance(numbers, StockError):
                 self._watermarks[sku].found((), _last_order(items[sku]))
         return answers
 
     async def _why_not(
         self, call: Call, sku: str, item: ItemRow | None, fence: Fence, batch: Batch
     ) -> list[str] | StockError:
-        """Find out why a batch was not written; return the ids of its orders, if it had been written before."""
+        """Find out why a batch was not written; return the numbers of its orders, if it had been written before."""
         if item is None or item.removed:
             return _unknown(sku)
         if item.batch == batch.batch_id:
@@ -291,7 +276,7 @@ class TransactionalStockStore(StockStore):
             try:
                 own = _terms(item)
             except StockCorrupt:
-                own = NO_TERMS if new_sale or len(change) == _TERMS else _terms(item, but=change)
+                own = NO_TERMS if new_sale or change.keys() == TERMS.keys() else _terms(item, but=change)
             await tables.set_units(call, sku, units, own.changed(change).to_text())
             done = (await tables.find_items(call, [sku]))[sku]
             before = Level(sku, item.stock, item.lucky, None, terms=own, held=item.held)
@@ -414,23 +399,27 @@ class TransactionalStockStore(StockStore):
         return await self._run(self._readers, tables.list_items)
 
     @override
-    async def order(self, order_id: str) -> Order | None:
-        match = _ORDER_ID.fullmatch(order_id)
-        if match is None:
+    async def order(self, sku: str, number: str) -> Order | None:
+        if not tables.is_number(number):
             return None
-        sku, entry = match[1], int(match[2])
+        entry = int(number)
         found = await self._run(self._readers, lambda call: tables.list_orders(call, sku, entry, entry, 1))
-        return found[0] if found and secrets.compare_digest(found[0].id, order_id) else None
+        return found[0] if found else None
+
+    @override
+    async def history(self, sku: str, number: str) -> list[Event]:
+        if not tables.is_number(number):
+            return []
+        return await self._run(self._readers, lambda call: tables.list_history(call, sku, int(number)))
 
     @override
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
         refuse_odd_name(sku)
-        match = _ORDER_ID.fullmatch(after) if after is not None else None
-        if after is not None and (match is None or match[1] != sku):
-            raise ValueError(f"not an order of item {sku!r}: {after!r}")
-        first = int(match[2]) + 1 if match else 0
+        if after is not None and not tables.is_number(after):
+            raise ValueError(f"not the number of an order: {after!r}")
+        first = int(after) + 1 if after is not None else 0
         last = LARGEST if until is None else int(until)
         return await self._run(self._readers, lambda call: tables.list_orders(call, sku, first, last, limit))
 

@@ -3,18 +3,20 @@
 # ruff: noqa: S608 - they are made of constants; all else is an argument
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from app.errors import StockCorrupt
-from app.stock.orders import Event, EventKind, Record, Units
-from app.stock.store import LAYOUT, Ask, Batch, Change, Fence, Order, Outbox, Settled, sale_of
+from app.orders import Ask, Event, EventKind, Order, OrderId, Record, Settled, Units, sale_of
+from app.stock.store import LAYOUT, Batch, Change, Fence, Outbox
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
 TERMS_BYTES: Final = 1100
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,18}")
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
@@ -131,6 +133,11 @@ _COLUMNS: Final = (
 )
 
 
+def is_number(text: str) -> bool:
+    """Return whether this may be the number of an order here: its entry in the journal."""
+    return _NUMBER.fullmatch(text) is not None
+
+
 async def find_items(call: Call, skus: Iterable[str]) -> dict[str, ItemRow]:
     """Find the rows of items, those of removed ones as well."""
     names = list(skus)
@@ -174,22 +181,24 @@ async def find_settled(
     columns = f"sku, name, expires_at <= {_NOW}, outcome, quantity, buyer, order_id"
     for sku, name, expired, *settled in await select(call, columns, "seckill_keys", "name", keys):
         if not expired:
-            found[sku][name] = Settled(*settled)
+            outcome, quantity, buyer, order_id = settled
+            found[sku][name] = Settled(outcome, quantity, buyer, OrderId.parse(order_id or ""))
     return found
 
 
 async def find_batch(call: Call, sku: str, batch: Batch) -> list[str] | None:
-    """Find the ids of the new orders that a batch has written, the held ones first; None if it has written nothing."""
+    """Find the numbers of the new orders that a batch has written; None if it has written nothing."""
     where = f"WHERE sku = %s AND {_THIS_SALE} AND entry > %s AND batch = %s"
     rows = await rows_of(
         call,
-        f"SELECT entry, secret, 1 FROM seckill_orders {where} "
-        f"UNION ALL SELECT entry, secret, entry = order_entry FROM seckill_events {where}",
+        f"SELECT entry, 1 FROM seckill_orders {where} "
+        f"UNION ALL SELECT entry, entry = order_entry FROM seckill_events {where}",
         2 * (sku, sku, int(batch.after or 0), batch.batch_id),
     )
-    return [order_id(sku, entry, plain(secret)) for entry, secret, new in sorted(rows) if new] if rows else None
+    return [str(entry) for entry, new in sorted(rows) if new] if rows else None
 
 
+_OF_EVENTS: Final = "kind, order_entry, number, stock, held, lucky, facts"
 _ENTRY: Final = "entry, secret, quantity, buyer, idempotency_key, instance, token, batch, epoch"
 
 
@@ -212,8 +221,8 @@ async def _list_entries(
 
 def _order(sku: str, row: Sequence[Any], record: Record | None = None) -> Order:
     entry, secret, quantity, buyer, key, instance, token, batch, epoch = row[:9]
-    own = (sku, quantity, buyer, key, instance, token, batch, entry / 1_000_000, epoch, record)
-    return Order(order_id(sku, entry, secret), *own)
+    own = record or Record.sold(str(entry), secret, quantity, buyer)
+    return Order(sku, own, key, instance, token, batch, entry / 1_000_000, epoch)
 
 
 async def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list[Order]:
@@ -225,22 +234,34 @@ async def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -
 
 async def list_events(call: Call, sku: str, first: int, last: int, limit: int) -> list[Event]:
     """Read the journal from one entry to another, oldest first."""
-    none, some = "NULL, entry, 1, 0, 0, 0, NULL", "kind, order_entry, number, stock, held, lucky, facts"
-    found = await _list_entries(call, sku, first, last, limit, none, (some, "TRUE"))
+    none = "NULL, entry, 1, 0, 0, 0, NULL"
+    found = await _list_entries(call, sku, first, last, limit, none, (_OF_EVENTS, "TRUE"))
     return [_event(sku, row) for row in found]
 
 
+async def list_history(call: Call, sku: str, number: int) -> list[Event]:
+    """Read the events of an order, oldest first."""
+    began = await list_events(call, sku, number, number, 1)
+    rows = await rows_of(
+        call,
+        f"SELECT {_ENTRY}, {_OF_EVENTS} FROM seckill_events "
+        f"WHERE sku = %s AND {_THIS_SALE} AND entry > %s AND order_entry = %s ORDER BY entry",
+        (sku, sku, number, number),
+    )
+    return began + [_event(sku, [plain(value) for value in row]) for row in rows]
+
+
 def _event(sku: str, row: Sequence[Any]) -> Event:
-    sold = sale_of(str(row[0]), _order(sku, row))
+    sold = sale_of(_order(sku, row))
     kind, began, number, stock, held, lucky, facts = row[9:]
     if kind is None:
         return sold
     try:
-        known, of_order = EventKind(kind), order_id(sku, began, row[1])
+        known, of_order = EventKind(kind), OrderId(sku, str(began), row[1])
         units, said = Units(stock, held, lucky), json.loads(facts)
     except ValueError:
         raise StockCorrupt(f"an entry of item {sku!r} in seckill_events is not what we write") from None
-    return replace(sold, kind=known, order_id=of_order, number=int(number), units=units, facts=said)
+    return replace(sold, kind=known, order=of_order, number=int(number), units=units, facts=said)
 
 
 def record_of(sku: str, number: int, text: str) -> Record:
@@ -255,11 +276,6 @@ async def list_items(call: Call) -> list[str]:
     """The names of all items."""
     rows = await rows_of(call, f"SELECT sku FROM seckill_items WHERE NOT ({_REMOVED}) ORDER BY sku")
     return [name.decode() for (name,) in rows]
-
-
-def order_id(sku: str, entry: int, secret: str) -> str:
-    """The id of an order."""
-    return f"{sku}~{entry}~{secret}"
 
 
 async def list_changes(call: Call, sku: str | None, limit: int) -> list[Change]:
@@ -334,9 +350,9 @@ class Written(NamedTuple):
         return self.first_entry + len(self.batch.changes)
 
     @property
-    def order_ids(self) -> list[str]:
-        """The ids of the new orders, in the order of the journal."""
-        return [order_id(self.item.sku, *one) for one in enumerate(self.batch.secrets, self.first_order)]
+    def numbers(self) -> list[str]:
+        """The numbers of the new orders, in the order of the journal."""
+        return [str(self.first_order + place) for place, _ in enumerate(self.batch.secrets)]
 
 
 async def write_keys(call: Call, written: Written, refusal_ttl_us: int) -> bool:
@@ -345,13 +361,13 @@ async def write_keys(call: Call, written: Written, refusal_ttl_us: int) -> bool:
     sku, sale = item.sku, item.sale
     new += [(one.key, str(one.record.state), one.record.quantity, one.record.buyer) for one in batch.begun]
     new += [(one.key, "sold", one.quantity, one.buyer) for one in batch.sold]
-    ids = written.order_ids
+    ids = [str(OrderId(sku, *one)) for one in zip(written.numbers, batch.secrets, strict=True)]
     rows: list[tuple[Any, ...]] = [
         (sku, sale, *own, of, None) for own, of in zip(new, ids, strict=True) if own[0] is not None
     ]
     for refused in batch.refused:
         settled = refused.settled
-        own = (str(settled.outcome), settled.quantity, settled.buyer, settled.order_id)
+        own = (str(settled.outcome), settled.quantity, settled.buyer, settled.order and str(settled.order))
         rows.append((sku, sale, refused.key, *own, refusal_ttl_us))
     if not rows:
         return True
@@ -391,7 +407,8 @@ async def create_item(call: Call, sku: str) -> None:
     Its versions begin above those of a row that was there before: a write that was decided on that may come late.
     """
     await call.run(
-        f"INSERT INTO seckill_items SET sku = %s, version = {_NOW_US} ON DUPLICATE KEY UPDATE sku = sku", (sku,)
+        f"INSERT INTO seckill_items SET sku = %s, version = {_NOW_US}, layout = %s ON DUPLICATE KEY UPDATE sku = sku",
+        (sku, LAYOUT),
     )
 
 

@@ -7,21 +7,12 @@ from typing import Final, TypeVar
 from typing_extensions import Unpack, override
 
 from app.errors import HasOrders, StockError, StockNotAsExpected
+from app.orders import Ask, Snapshot
 from app.stock.redis.client import Script
 from app.stock.redis.keys import pack_sold, snapshot_of, terms_of, unknown, whole
 from app.stock.redis.store import RedisStockStore
 from app.stock.refusals import not_as_expected
-from app.stock.store import (
-    Ask,
-    Batch,
-    Fence,
-    Level,
-    Restock,
-    Snapshot,
-    facts,
-    raise_if_none_was_reached,
-    what_is_changed,
-)
+from app.stock.store import Batch, Fence, Level, Restock, facts, raise_if_none_was_reached, what_is_changed
 
 Answer = TypeVar("Answer")
 
@@ -63,7 +54,7 @@ class BareStockStore(RedisStockStore):
         return found
 
     async def _write_bare(self, sku: str, fence: Fence, batch: Batch) -> list[str]:
-        entries = await self._run(
+        numbers: list[str] = await self._run(
             self._write,
             sku,
             stock=str(batch.expected_stock - sum(sold.quantity for sold in batch.sold)),
@@ -72,7 +63,7 @@ class BareStockStore(RedisStockStore):
             batch=batch.batch_id,
             sold=[pack_sold(sold) for sold in batch.sold],
         )
-        return [f"{sku}~{entry}~{sold.secret}" for entry, sold in zip(entries, batch.sold, strict=True)]
+        return numbers
 
     @override
     async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:

@@ -4,8 +4,7 @@
 -- KEYS: of each item
 -- Request: source, token, batch, instance, refusal_ttl_ms; items: stock (as it was read), sold (of each order: quantity,
 -- buyer, key, secret; "" for none), refused (keys, and what each stands for), and, if there are any, changes of orders and
--- begun (of each order with a record what one that is just sold has, the record, when it goes back, "" for never, facts,
--- and its state, "held" or "sold"): see `keys.py`
+-- those that have begun with a record, "held" or "sold": see `keys.py`
 -- Returns for each item {"ok", first entry, generation}, or {reason, ...}. The ids of the other entries follow the first
 -- one: those of the changes, of those that have begun, of what is just sold.
 
@@ -23,7 +22,7 @@ local function refuse_changes(key, item)
     if one.buyer ~= "" and not whole(redis.call("HGET", key.buyers, one.buyer) or "0") then return {"corrupt", key.buyers} end
   end
   for _, one in ipairs(item.begun) do
-    if one[2] ~= "" and not whole(redis.call("HGET", key.buyers, one[2]) or "0") then return {"corrupt", key.buyers} end
+    if one.buyer ~= "" and not whole(redis.call("HGET", key.buyers, one.buyer) or "0") then return {"corrupt", key.buyers} end
   end
 end
 
@@ -79,10 +78,20 @@ local function append(key, at, fence, quantity, buyer, name, secret, ...)
   return id
 end
 
+-- A record is kept behind the entries of its order's later events, a line each, so that those are found again. Layout 1
+-- has none, and begins with "{".
+local function keep(key, fence, number, entry, record)
+  local before = ""
+  if tonumber(fence.layout or 1) > 1 then
+    before = string.match(redis.call("HGET", key.records, number) or "", "^[^{]*") .. entry .. "\n"
+  end
+  redis.call("HSET", key.records, number, before .. record)
+end
+
 local function write_change(key, at, fence, one)
-  append(key, at, fence, one.quantity, one.buyer, "", one.secret, "kind", one.kind, "order", one.number,
-    "n", string.format("%.0f", one.steps + 1), "units", table.concat(one.units, " "), "facts", one.facts)
-  redis.call("HSET", key.records, one.number, one.record)
+  local entry = append(key, at, fence, one.quantity, one.buyer, "", one.secret, "kind", one.kind, "order", one.number,
+    "n", one.event, "units", table.concat(one.units, " "), "facts", one.facts)
+  keep(key, fence, one.number, entry, one.record)
   if one.due ~= "" then
     redis.call("ZADD", key.due, one.due, one.number)
   else
@@ -96,19 +105,18 @@ local function write_change(key, at, fence, one)
 end
 
 local function write_begun(key, at, fence, one, settled)
-  local quantity, buyer, name, secret, record, due, facts, state = unpack(one)
-  local is_held = state == "held"
-  local number = append(key, at, fence, quantity, buyer, name, secret, "kind", state,
-    "units", "-" .. quantity .. (is_held and " " .. quantity .. " 0" or " 0 " .. quantity), "facts", facts)
-  redis.call("HSET", key.records, number, record)
-  if is_held then redis.call("ZADD", key.due, due, number) end
+  local is_held, buyer, quantity = one.state == "held", one.buyer, one.quantity
+  local number = append(key, at, fence, quantity, buyer, one.key, one.secret, "kind", one.state,
+    "units", "-" .. quantity .. (is_held and " " .. quantity .. " 0" or " 0 " .. quantity), "facts", one.facts)
+  keep(key, fence, number, "", one.record)
+  if is_held then redis.call("ZADD", key.due, one.due, number) end
   if buyer ~= "" then
     redis.call("HINCRBY", key.buyers, buyer, quantity)
     if is_held then redis.call("HSET", key.holders, buyer, number) end
   end
-  if name ~= "" then
-    settled[#settled + 1] = name
-    settled[#settled + 1] = number .. " " .. stands_for(quantity, buyer, secret, state)
+  if one.key ~= "" then
+    settled[#settled + 1] = one.key
+    settled[#settled + 1] = number .. " " .. stands_for(quantity, buyer, one.secret, one.state)
   end
 end
 
@@ -117,7 +125,8 @@ local function write(key, item, fence)
   local stock, held, sold, changes = 0, 0, 0, item.changes or {}
   for _, one in ipairs(item.sold) do sold = sold + tonumber(one[1]) end
   for _, one in ipairs(item.begun or {}) do
-    if one[8] == "held" then stock, held = stock - one[1], held + one[1] else sold = sold + tonumber(one[1]) end
+    local units = tonumber(one.quantity)
+    if one.state == "held" then stock, held = stock - units, held + units else sold = sold + units end
   end
   stock = stock - sold
   for _, one in ipairs(changes) do stock, held, sold = stock + one.units[1], held + one.units[2], sold + one.units[3] end

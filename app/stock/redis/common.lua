@@ -108,7 +108,7 @@ end
 
 -- The reason why a grant may not pass a fence: a newer release has begun the sale, its token has another source, or a
 -- higher one was seen; else nothing.
-local LAYOUT = 1 -- as in app/stock/store.py
+local LAYOUT = 2 -- as in app/stock/store.py
 
 local function refuse(fence)
   if tonumber(fence.layout or 1) > LAYOUT then return {"newer", fence.layout} end

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,31 +19,30 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Step, Units, to_json
-from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
-from app.stock.store import (
+from app.orders import (
     DEFAULT_SKU,
-    SKU_PATTERN,
     Ask,
-    Begun,
-    Change,
-    Fence,
-    Level,
+    Event,
+    EventKind,
     Order,
+    OrderChange,
+    OrderId,
+    OrderState,
+    Record,
     Settled,
     Snapshot,
-    Sold,
     Terms,
-    refuse_odd_name,
+    Units,
     sale_of,
+    to_json,
 )
+from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
+from app.stock.store import LAYOUT, Begun, Change, Fence, Level, Sold, refuse_odd_name
 
 # Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
 Position = tuple[str, str, str]
 
-# Without leading zeros: the server reads a number with some as the same entry, but its record has the number as a text.
-_PART: Final = "(?:0|[1-9][0-9]{0,15})"
-ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_PART}-{_PART})~([0-9a-f]{{32}})")
+_NUMBER: Final = re.compile("(?:0|[1-9][0-9]{0,15})-(?:0|[1-9][0-9]{0,15})")  # of an order: its entry in the stream
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})(?:/([0-9a-f]{8}))?")  # of a position; leading zeros
 _LARGEST_TOKEN: Final = 2**53  # Lua counts in doubles
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")
@@ -84,6 +83,11 @@ def keys_of(sku: str) -> Keys:
     """The keys of an item, cached. Raises `ItemNotPossible` for a name that is not valid."""
     refuse_odd_name(sku)
     return Keys(sku)
+
+
+def is_number(text: str) -> bool:
+    """Return whether this may be the number of an order here."""
+    return _NUMBER.fullmatch(text) is not None
 
 
 def mark_of(position: Position) -> str:
@@ -154,15 +158,16 @@ def snapshot_of(
     last_entry: str | None = None,
     terms: str = "",
     standing: Sequence[Any] | None = None,
+    layout: int = LAYOUT,
 ) -> Snapshot:
     """Make a snapshot; `bought` and `settled` have a text or None for each buyer and each key of `ask`.
 
     `standing`: what is read about holds: see prepare.lua.
     """
     own = terms_of(sku, terms)
-    about: dict[str, Any] = {} if standing is None else _standing_of(sku, ask, *standing)
+    about: dict[str, Any] = {} if standing is None else _standing_of(sku, ask, layout, *standing)
     if not (ask.buyers or ask.keys):
-        return Snapshot(stock, lucky, last_entry=last_entry, terms=own, **about)
+        return Snapshot(stock, lucky, last_entry=last_entry, terms=own, layout=layout, **about)
     had = {
         buyer: whole(sku, keys_of(sku).buyers, units) for buyer, units in zip(ask.buyers, bought, strict=False) if units
     }
@@ -173,6 +178,7 @@ def snapshot_of(
         settled={key: unpack(sku, text) for key, text in zip(ask.keys, settled, strict=False) if text},
         last_entry=last_entry,
         terms=own,
+        layout=layout,
         **about,
     )
 
@@ -180,6 +186,7 @@ def snapshot_of(
 def _standing_of(
     sku: str,
     ask: Ask,
+    layout: int,
     now_ms: str,
     held: str,
     found: Sequence[Any],
@@ -190,7 +197,9 @@ def _standing_of(
     had: Sequence[str],
 ) -> dict[str, Any]:
     """The fields of a snapshot that are about orders which are not just sold."""
-    records = {number: record_of(sku, number, text) for number, text in zip(found[::2], found[1::2], strict=True)}
+    records = {
+        number: record_of(sku, number, text, layout) for number, text in zip(found[::2], found[1::2], strict=True)
+    }
     return {
         "now_ms": int(now_ms),
         "held": whole(sku, f"{Keys(sku).fence} held", held),
@@ -205,23 +214,29 @@ def _standing_of(
     }
 
 
-def record_of(sku: str, number: str, text: str | Sequence[str]) -> Record:
+def record_of(sku: str, number: str, text: str | Sequence[str], layout: int = LAYOUT) -> Record:
     """Parse how an order stands: its record, or the fields of the entry by which it was sold. Raises `StockCorrupt`."""
     try:
         if isinstance(text, str):
-            return Record.from_text(number, text)
+            return Record.from_text(number, text[text.index("{") :])
         fields = dict(zip(text[::2], text[1::2], strict=True))
-        began = Step(EventKind.SOLD, int(number.partition("-")[0]), int(fields["token"]), fields["batch"])
-        quantity, buyer = int(fields["quantity"]), fields["buyer"] or None
-        return Record(number, fields["secret"], OrderState.SOLD, quantity, buyer, steps=(began,))
+        own = fields["secret"], int(fields["quantity"]), fields["buyer"] or None
+        return Record.sold(number, *own, layout=layout, at_ms=int(number.partition("-")[0]))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StockCorrupt(f"the key {Keys(sku).records!r} of item {sku!r} holds something that is not ours") from None
 
 
+def entries_of(text: str | None) -> list[str]:
+    """The later entries of an order, which the scripts keep in front of its record."""
+    return (text or "{").partition("{")[0].split()
+
+
 def pack(settled: Settled) -> str:
     """Encode what the key of a refusal stands for. (For the key of an order the scripts do so: common.lua.)"""
-    fields = {name: value for name, value in asdict(settled).items() if value is not None}
-    return json.dumps(fields, separators=(",", ":"))
+    fields = {"outcome": settled.outcome, "quantity": settled.quantity, "buyer": settled.buyer}
+    if settled.order is not None:
+        fields |= {"order_id": str(settled.order), "number": settled.order.number}
+    return json.dumps({name: value for name, value in fields.items() if value is not None}, separators=(",", ":"))
 
 
 def pack_sold(sold: Sold) -> tuple[str, str, str, str]:
@@ -229,11 +244,19 @@ def pack_sold(sold: Sold) -> tuple[str, str, str, str]:
     return str(sold.quantity), sold.buyer or "", sold.key or "", sold.secret
 
 
-def pack_begun(begun: Begun) -> tuple[str, ...]:
+def pack_begun(begun: Begun) -> dict[str, str]:
     """Encode an order that begins with a record for the scripts."""
     record = begun.record
-    own = str(record.quantity), record.buyer or "", begun.key or "", record.secret
-    return *own, record.to_text(), _due(record), _json(record.facts), record.state
+    return {
+        "quantity": str(record.quantity),
+        "buyer": record.buyer or "",
+        "key": begun.key or "",
+        "secret": record.secret,
+        "record": record.to_text(),
+        "due": _due(record),
+        "facts": _json(record.facts),
+        "state": record.state,
+    }
 
 
 def pack_change(change: OrderChange) -> dict[str, object]:
@@ -241,14 +264,14 @@ def pack_change(change: OrderChange) -> dict[str, object]:
     after = change.after
     return {
         "number": after.number,
-        "steps": str(len(change.before.steps)),
+        "event": str(after.events),
         "record": after.to_text(),
         "due": _due(after),
         "units": [str(units) for units in change.units],
         "bought": str(change.bought),
         "buyer": after.buyer or "",
         "payment": change.payment or "",
-        "kind": change.step.kind,
+        "kind": change.kind,
         "quantity": str(after.quantity),
         "secret": after.secret,
         "facts": _json(change.facts),
@@ -265,14 +288,14 @@ def _json(facts: Mapping[str, Any]) -> str:
 
 def event_of(sku: str, entry_id: str, fields: dict[str, str]) -> Event:
     """Parse an entry of the stream as an event. Raises `StockCorrupt`."""
-    sold = sale_of(entry_id, order_of(sku, entry_id, fields))
+    sold = sale_of(order_of(sku, entry_id, fields))
     if "kind" not in fields:
         return sold
     try:
         return replace(
             sold,
             kind=EventKind(fields["kind"]),
-            order_id=f"{sku}~{fields.get('order', entry_id)}~{fields['secret']}",
+            order=OrderId(sku, fields.get("order", entry_id), fields["secret"]),
             number=int(fields.get("n", "1")),
             units=Units(*map(int, fields["units"].split())),
             facts=json.loads(fields["facts"] or "{}"),
@@ -287,8 +310,8 @@ def unpack(sku: str, text: str) -> Settled:
     try:
         fields = json.loads(packed)
         secret = fields.pop("secret", None)
-        order_id = f"{sku}~{entry_id}~{secret}" if secret else fields.get("order_id")
-        return Settled(fields["outcome"], fields["quantity"], fields.get("buyer"), order_id)
+        order = OrderId(sku, entry_id, secret) if secret else OrderId.parse(fields.get("order_id", ""))
+        return Settled(fields["outcome"], fields["quantity"], fields.get("buyer"), order)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StockCorrupt(f"the key {Keys(sku).settled!r} of item {sku!r} holds something that is not ours") from None
 
@@ -296,18 +319,16 @@ def unpack(sku: str, text: str) -> Settled:
 def order_of(sku: str, entry_id: str, fields: dict[str, str], record: str | None = None) -> Order:
     """Parse an entry of the stream, and the record of how its order stands. Raises `StockCorrupt`."""
     try:
+        sold = Record.sold(entry_id, fields["secret"], int(fields["quantity"]), fields["buyer"] or None)
         return Order(
-            id=f"{sku}~{entry_id}~{fields['secret']}",
             sku=sku,
-            quantity=int(fields["quantity"]),
-            buyer=fields["buyer"] or None,
+            record=record_of(sku, entry_id, record) if record else sold,
             key=fields["key"] or None,
             instance=fields["instance"],
             token=int(fields["token"]),
             batch_id=fields["batch"],
             epoch=int(fields.get("epoch", "0")),
             sold_at=int(entry_id.partition("-")[0]) / 1000,
-            record=record_of(sku, entry_id, record) if record else None,
         )
     except (KeyError, ValueError):
         raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None

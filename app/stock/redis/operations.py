@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -13,16 +12,17 @@ from pydantic_core import to_json
 from typing_extensions import Unpack, override
 
 from app.errors import ConfigurationError, ItemNotPossible, StockCorrupt, StockError, StockUnavailable
+from app.orders import DEFAULT_SKU, SKU_PATTERN, TERMS, Event, Order
 from app.stock.bulkhead import halves
-from app.stock.orders import Event
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.erase import Under, erase
 from app.stock.redis.keys import (
-    ORDER_ID,
     Keys,
     Position,
     change_of,
+    entries_of,
     event_of,
+    is_number,
     keys_of,
     level_of,
     mark_of,
@@ -32,12 +32,9 @@ from app.stock.redis.keys import (
     token_of,
 )
 from app.stock.store import (
-    DEFAULT_SKU,
-    SKU_PATTERN,
     Change,
     Fence,
     Level,
-    Order,
     Outbox,
     Restock,
     StockStore,
@@ -204,6 +201,7 @@ class RedisOperations(StockStore):
             add=how.get("add", False),
             if_match=[str(units) for units in if_match] if if_match else False,
             terms=how.get("terms", {}),
+            kinds={name: "string" if term.kind is str else "number" for name, term in TERMS.items()},
             expected=self._expected(sku),
             by=how.get("by", ""),
             what=what_is_changed(stock, how),
@@ -276,33 +274,42 @@ class RedisOperations(StockStore):
         return list(found)
 
     @override
-    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
-        match = ORDER_ID.fullmatch(order_id)
-        return (match[1], match[2], match[3]) if match else None
-
-    @override
-    async def order(self, order_id: str) -> Order | None:
-        match = ORDER_ID.fullmatch(order_id)
-        if match is None:
+    async def order(self, sku: str, number: str) -> Order | None:
+        if not is_number(number):
             return None
-        sku, entry_id, secret = match.groups()
         async with self._readers.commands() as redis:
-            entries = await redis.xrange(self._keys(sku).orders, min=entry_id, max=entry_id)
-            record = await redis.hget(self._keys(sku).records, entry_id)
+            entries = await redis.xrange(self._keys(sku).orders, min=number, max=number)
+            record = await redis.hget(self._keys(sku).records, number)
         if not entries or "order" in entries[0][1]:
             return None
-        if not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
-            return None
-        return order_of(sku, entry_id, entries[0][1], record)
+        return order_of(sku, number, entries[0][1], record)
+
+    @override
+    async def history(self, sku: str, number: str) -> list[Event]:
+        if not is_number(number):
+            return []
+        keys = self._keys(sku)
+        async with self._readers.commands() as redis:
+            record = await redis.hget(keys.records, number)
+            later = entries_of(record)
+            async with redis.pipeline(transaction=False) as pipe:
+                for entry in (number, *later):
+                    pipe.xrange(keys.orders, min=entry, max=entry)
+                found = [event_of(sku, *entry) for page in await pipe.execute() for entry in page]
+        after = found[-1].entry if found and (record or "").startswith("{") else None
+        while after is not None:  # layout 1 has no entries in front of a record
+            page = await self._entries(sku, after, None, _PAGE)
+            found += [event_of(sku, *entry) for entry in page if entry[1].get("order") == number]
+            after = page[-1][0] if len(page) == _PAGE else None
+        return found
 
     @override
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
-        match = ORDER_ID.fullmatch(after) if after is not None else None
-        if after is not None and (match is None or match[1] != sku):
-            raise ValueError(f"not an order of item {sku!r}: {after!r}")
-        begin, size = match[2] if match else None, limit
+        if after is not None and not is_number(after):
+            raise ValueError(f"not the number of an order: {after!r}")
+        begin, size = after, limit
         found: list[Order] = []
         while len(found) < limit:
             page = await self._entries(sku, begin, until, size)
@@ -323,8 +330,8 @@ class RedisOperations(StockStore):
             for sku in skus:
                 pipe.hget(self._keys(sku).payments, payment_ref)
             numbers = await pipe.execute()
-        named = [f"{sku}~{number}" for sku, number in zip(skus, numbers, strict=True) if number]
-        return [order for number in named if (order := await self.numbered(number)) is not None]
+        found = [await self.order(sku, number) for sku, number in zip(skus, numbers, strict=True) if number]
+        return [order for order in found if order is not None]
 
     @override
     async def journal(

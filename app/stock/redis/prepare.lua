@@ -5,9 +5,9 @@
 -- Request: source, token, batch, refusal_ttl_ms; items: expected, buyers, keys; if it is about holds, too: orders (their
 -- numbers), payments
 -- Returns for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation,
--- own terms, about holds}, or {reason, ...}. About holds, if any were asked for or are there: {now, units held, {number and
--- record of each order, or the entry by which it was sold}, the order of each buyer and of each payment, the numbers of
--- those that are due, whether there are more, and what the buyers of these orders have bought}.
+-- own terms, layout, about holds}, or {reason, ...}. About holds, if any were asked for or are there: {now, units held,
+-- {number and record of each order, or the entry by which it was sold}, the order of each buyer and of each payment, the
+-- numbers of those that are due, whether there are more, and what the buyers of these orders have bought}.
 
 local DUE_MAX = 200  -- orders that a batch gives back at most
 
@@ -25,7 +25,7 @@ end
 
 -- Decode a text of ours; what is none says nothing, and is noticed where all of it is read.
 local function decoded(text)
-  local ok, found = pcall(cjson.decode, text or "")
+  local ok, found = pcall(cjson.decode, string.match(text or "", "{.*$") or "")
   return ok and type(found) == "table" and found or {}
 end
 
@@ -47,7 +47,8 @@ local function about_holds(key, item, fence, settled)
   for i = 1, #item.keys do
     local entry, packed = string.match(settled[i] or "", "^(%S*) (.*)$")
     local of = decoded(packed)
-    local number = of.outcome == "held" and entry ~= "" and entry or string.match(of.order_id or "", "~(%d+%-%d+)~")
+    local number = entry ~= "" and of.outcome == "held" and entry or of.number
+    number = number or string.match(of.order_id or "", "~(.-)~")  -- layout 1
     if number then numbers[number] = true end
   end
   local records = {}
@@ -105,13 +106,14 @@ local function prepare(key, item)
   local generation = fence.generation
   if not generation then
     generation = next_generation(nil, {})
-    redis.call("HSET", key.fence, "generation", generation)
+    redis.call("HSET", key.fence, "generation", generation, "layout", LAYOUT)
+    fence.layout = LAYOUT
   end
   if #item.keys > 0 then add_refusals(key, item.keys, generation, settled) end
   local last, tag = fence.last, fence.tag or ""
   if not last then last, tag = first_of(redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)) end
   local holds = about_holds(key, item, fence, settled)
-  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation, fence.terms or "", holds}
+  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation, fence.terms or "", fence.layout or 1, holds}
 end
 
 local answers = {}

@@ -3,11 +3,8 @@
 -- KEYS: of the item, its log and its outbox
 -- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false),
 -- new_sale (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (the changes to
--- the item's own; null for none), expected, by, what
+-- the item's own; null for none), kinds (of all terms: "number" or "string"), expected, by, what
 -- Returns {"ok", stock, lucky, initial, false, own terms, held}, or {reason, ...}.
-
-local NUMBERS = {limit_per_buyer = true, starts_at = true, ends_at = true, hold_s = true, pay_s = true, price = true}
-local TEXTS = {paused = true, currency = true}
 
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)
@@ -31,19 +28,19 @@ if request.new_sale and request.forget_orders then
   if orders ~= request.forget_orders then return {"orders", orders} end
 end
 local decoded, terms = pcall(cjson.decode, fence.terms or "{}")
-local readable, named = decoded and type(terms) == "table", 0
+local readable, others = decoded and type(terms) == "table", false
 for name, value in pairs(readable and terms or {}) do
-  local right = NUMBERS[name] and type(value) == "number" and value >= 0 and value < 1e12
-  right = right or (TEXTS[name] and type(value) == "string")
+  local right = type(value) == request.kinds[name]
+  if type(value) == "number" then right = right and value >= 0 and value < 1e12 end
   if not right and request.terms[name] ~= nil then
     terms[name] = nil -- the change replaces it
   else
     readable = readable and right
   end
 end
-for _ in pairs(request.terms) do named = named + 1 end
+for name in pairs(request.kinds) do others = others or request.terms[name] == nil end
 if not readable then
-  if not request.new_sale and named < 8 then return {"corrupt", key.fence} end
+  if not request.new_sale and others then return {"corrupt", key.fence} end
   terms = {}
 end
 local was, is = {stock = whole(before) and tonumber(before) or nil, sold = whole(lucky) and tonumber(lucky) or nil}, {}

@@ -9,10 +9,11 @@ from typing_extensions import Unpack, override
 from app.errors import (
     StockError,
 )
+from app.orders import Ask, Snapshot
 from app.stock.redis.client import Script
 from app.stock.redis.erase import Under
 from app.stock.redis.keys import (
-    order_of,
+    is_number,
     pack,
     pack_begun,
     pack_change,
@@ -22,14 +23,7 @@ from app.stock.redis.keys import (
     token_of,
 )
 from app.stock.redis.operations import ItemRequest, RedisOperations
-from app.stock.store import (
-    Ask,
-    Batch,
-    Fence,
-    Level,
-    Restock,
-    Snapshot,
-)
+from app.stock.store import Batch, Fence, Level, Restock
 from app.stock.watermark import tag_of
 
 Answer = TypeVar("Answer")
@@ -56,13 +50,14 @@ class RedisStockStore(RedisOperations):
             keys, positions = self._keys(sku), self._expected(sku)
             own: dict[str, object] = {"expected": positions, "buyers": ask.buyers, "keys": ask.keys}
             if ask.holds:
-                own |= {"orders": ask.orders, "payments": ask.payments}
+                own |= {"orders": [one for one in ask.orders if is_number(one)], "payments": ask.payments}
             parts[sku] = ItemRequest(keys.all, own, positions)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
-            stock, lucky, bought, settled, last_entry, tag, generation, terms, holds = answer
+            stock, lucky, bought, settled, last_entry, tag, generation, terms, layout, holds = answer
             self._watermarks[sku].found(parts[sku].positions, (generation, last_entry, tag) if last_entry else None)
-            return snapshot_of(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry, terms, holds)
+            about = asks[sku], last_entry, terms, holds, int(layout)
+            return snapshot_of(sku, int(stock), int(lucky), bought, settled, *about)
 
         request = {
             "source": fence.source,
@@ -88,7 +83,7 @@ class RedisStockStore(RedisOperations):
                 own["begun"] = [pack_begun(begun) for begun in batch.begun]
             parts[sku] = ItemRequest(keys.all, own)
 
-        def ids(sku: str, answer: Sequence[Any]) -> list[str]:
+        def numbers(sku: str, answer: Sequence[Any]) -> list[str]:
             first, generation = answer
             batch = batches[sku]
             secrets = batch.secrets
@@ -98,7 +93,7 @@ class RedisStockStore(RedisOperations):
             number = int(seq) + len(batch.changes)
             last = secrets[-1] if secrets else batch.changes[-1].after.secret
             self._watermarks[sku].found((), (generation, f"{ms}-{number + len(secrets) - 1}", tag_of(last)))
-            return [f"{sku}~{ms}-{number + place}~{secret}" for place, secret in enumerate(secrets)]
+            return [f"{ms}-{number + place}" for place in range(len(secrets))]
 
         request = {
             "source": fence.source,
@@ -107,7 +102,7 @@ class RedisStockStore(RedisOperations):
             "instance": self._instance,
             "refusal_ttl_ms": str(self._refusal_ttl_ms),
         }
-        return await self._run_many(self._sale, self._commit, fence, request, parts, ids)
+        return await self._run_many(self._sale, self._commit, fence, request, parts, numbers)
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
@@ -116,7 +111,7 @@ class RedisStockStore(RedisOperations):
         while batch.entries:
             async with self._sale.commands() as redis:
                 page = await redis.xrange(self._keys(sku).orders, min=begin, count=_PAGE)
-            found += [order_of(sku, *entry).id for entry in page if entry[1].get("batch") == batch.batch_id]
+            found += [number for number, entry in page if entry.get("batch") == batch.batch_id]
             if len(found) == batch.entries:
                 return found[len(batch.changes) :]
             if len(page) < _PAGE:

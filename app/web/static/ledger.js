@@ -6,6 +6,7 @@ import { texts as room } from "./control_texts.js";
 import { make, part, write } from "./dom.js";
 import { number } from "./figure.js";
 import { written } from "./money.js";
+import { named, nameOf, numberOf, skuOf } from "./order_id.js";
 import { furnish, wireRoom } from "./room.js";
 import { command, leave, toTheDoor } from "./session.js";
 
@@ -23,9 +24,6 @@ let next = null; // where the next one begins
 let turn = 0; // of the last look: an earlier one that comes late is dropped
 let opened = null; // the number of the order whose life is shown
 
-/** An order's number: its id without the secret. */
-const numberOf = (id) => id.slice(0, id.lastIndexOf("~"));
-
 const money = ({ to_pay: minor, currency }) => (minor === null ? "" : written(minor, currency, texts.locale));
 
 /** What is looked for, as the parameters of a request. */
@@ -33,9 +31,10 @@ function wanted(fields = FIELDS) {
   const found = new URLSearchParams(sku && { sku });
   for (const name of fields) {
     const value = part(name).value.trim();
-    if (value) found.set(name, name === "number" && sku && !value.includes("~") ? `${sku}~${value}` : value);
+    if (value) found.set(name, name === "number" ? named(value, sku) : value);
   }
-  if (found.get("number")?.includes("~")) found.set("sku", found.get("number").split("~")[0]);
+  const of = skuOf(found.get("number") ?? "");
+  if (of) found.set("sku", of);
   return found;
 }
 
@@ -51,8 +50,8 @@ async function read(path) {
 }
 
 function row(order) {
-  const id = numberOf(order.id);
-  const open = make("button", "open", sku ? id.slice(id.indexOf("~") + 1) : id);
+  const id = nameOf(order.id);
+  const open = make("button", "open", sku ? numberOf(id) : id);
   open.type = "button";
   open.setAttribute("aria-label", texts.order(id));
   const head = make("th", "", open);
@@ -125,6 +124,7 @@ function step({ kind, at, token, batch, facts }, currency) {
   time.dateTime = new Date(at * 1_000).toISOString();
   const said = Object.entries(facts).map(([name, value]) => {
     const of = (name === "amount" && facts.currency) || currency; // a payment may be of another one than the order
+    if (name === "pay_by") return `${name} ${moment(value)}`;
     if (AMOUNTS.includes(name) && Number.isInteger(value)) return `${name} ${written(value, of, texts.locale)}`;
     return `${name} ${Array.isArray(value) ? value.join(" ") : value}`;
   });
@@ -184,8 +184,8 @@ function button(order, what, words, body, restocks = false) {
     if (!(await confirmed(words, restocks))) return write(part("done"), room.nothingDone);
     write(part("done"), room.oneMoment);
     const wish = restocks ? { ...body, restock: part("restock").checked } : body;
-    const { answer, problem } = await command("POST", `/orders/${encodeURIComponent(numberOf(order.id))}/${what}`, wish);
-    await show(numberOf(order.id));
+    const { answer, problem } = await command("POST", `/orders/${encodeURIComponent(nameOf(order.id))}/${what}`, wish);
+    await show(nameOf(order.id));
     write(part("done"), answer ? (texts.outcomes[answer.outcome] ?? answer.outcome) : problem);
     look();
   });

@@ -1,7 +1,8 @@
 // An order, for people: the page asks until an instance knows.
 
 import { browser } from "./keep.js";
-import { lookUp, shopOf, shorten, skuOf } from "./orders.js";
+import { skuOf } from "./order_id.js";
+import { lookUp, shopOf, shorten } from "./orders.js";
 import { copyButton, nameOf, number, part, showPicture, write } from "./page.js";
 import { texts } from "./texts.js";
 

@@ -1,6 +1,7 @@
 // The orders of an item that this browser keeps, newest first, and which of them the service still knows.
 
 import { browser } from "./keep.js";
+import { secretOf } from "./order_id.js";
 import { behind } from "./press.js";
 
 const MOST = 50;
@@ -9,11 +10,6 @@ const GONE_MS = 3_600_000; // an order that is gone seldom comes back
 const AGAIN_MS = 15_000; // when no answer came
 const PATIENCE_MS = 10_000;
 const GROUP = 4; // characters of a short number
-
-const secretOf = (order) => order.slice(order.lastIndexOf("~") + 1);
-
-/** The item that an order is of: its number says so. */
-export const skuOf = (order) => order.slice(0, Math.max(0, order.indexOf("~")));
 
 /** As much of an order's number as distinguishes it from these others, two groups at least. */
 export function shorten(order, others) {

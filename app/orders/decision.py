@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from app.errors import BuyerRequired, KeyReused, SeckillError, StockCorrupt
-from app.sale.commands import (
+from app.orders.commands import (
     AnyOutcome,
     Cancel,
     CancelOutcome,
@@ -27,20 +27,20 @@ from app.sale.commands import (
     fingerprint,
     key_of,
 )
-from app.stock import (
+from app.orders.record import (
     ERASED,
     NO_UNITS,
     EventKind,
     OrderChange,
     OrderState,
+    Payment,
     Record,
-    Settled,
-    Snapshot,
-    Step,
-    Terms,
     Units,
     changed,
+    first_steps,
 )
+from app.orders.snapshot import Settled, Snapshot
+from app.orders.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,6 @@ class Decided(NamedTuple):
     changes: list[OrderChange]
 
 
-_PROVEN: Final = "proven"  # a fact of how a hold began
 SELL: Final = Decision(Outcome.SOLD)  # the one of most buyers
 _HOLD_REQUIRED: Final = Decision(Outcome.HOLD_REQUIRED)
 _BUYER_REQUIRED: Final = "each buyer may have a limited number of units: say who is buying"
@@ -124,17 +123,15 @@ def decide(
     limit_per_buyer: int = 0,
     closed: Sequence[Outcome | None] = (),
     windows: Windows = _BY_DEFAULT,
-    token: int = 0,
-    batch_id: str = "",
 ) -> Decided:
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
-    ones behind it. Units that have run out go back first, except those of orders whose payment is in this very batch.
+    ones behind it. Holds that have expired go back first, except those whose payment is in this very batch.
     `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the hours, unless it
-    is a repeat; empty if none did. `token` and `batch_id`: of the batch, for the events.
+    is a repeat; empty if none did.
     """
-    now = _Now(snapshot, limit_per_buyer, windows, token, batch_id)
+    now = _Now(snapshot, limit_per_buyer, windows)
     if snapshot.due:
         now.give_back({command.number for command in commands if isinstance(command, Confirm)})
     seen: dict[str, int] = {}
@@ -163,11 +160,11 @@ class _Now:
     """The item as it stands in the middle of a batch."""
 
     __slots__ = (
-        *("_batch_id", "_limit", "_token", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
+        *("_limit", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
         *("payments", "records", "snapshot"),
     )
 
-    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, token: int, batch_id: str) -> None:
+    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows) -> None:
         self.snapshot = snapshot
         self.left = snapshot.stock
         self.bought = dict(snapshot.bought)
@@ -179,8 +176,6 @@ class _Now:
         self.at_ms = snapshot.now_ms
         self._limit = limit
         self._windows = windows
-        self._token = token
-        self._batch_id = batch_id
 
     # -- new orders --------------------------------------------------------------------------------------------------
 
@@ -219,7 +214,7 @@ class _Now:
                 # No key remembers this answer, as the hold has no number yet; the next try will find the hold.
                 return Decision(HoldOutcome.HELD, repeats=self.begun[wish.buyer])
             own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer and wish.proven else None
-            if own is not None and own.state is OrderState.HELD and own.steps[0].facts.get(_PROVEN):
+            if own is not None and own.state is OrderState.HELD and own.proven:
                 return Decision(HoldOutcome.HELD, record=own)
             return found if found.outcome is None else Decision(HoldOutcome(found.outcome))
         windows, pay_by_ms = self._windows, self.at_ms + self._windows.hold_ms
@@ -237,15 +232,16 @@ class _Now:
         return Decision(HoldOutcome.HELD, begins=record)
 
     def _begin(self, wish: Purchase | Hold, state: OrderState, **more: Any) -> Record:
-        more |= {"request_id": wish.request_id, "traceparent": wish.traceparent}
-        facts = {_PROVEN: True} if isinstance(wish, Hold) and wish.proven else {}
-        step = Step(EventKind(state), self.at_ms, self._token, self._batch_id, facts)
-        return Record("", "", state, wish.quantity, wish.buyer, **more, steps=(step,))
+        proven = isinstance(wish, Hold) and wish.proven
+        more |= {"request_id": wish.request_id, "traceparent": wish.traceparent, "proven": proven}
+        facts = {"proven": True} if proven else {}
+        steps = first_steps(self.snapshot.layout, EventKind(state), self.at_ms, facts)
+        return Record("", "", state, wish.quantity, wish.buyer, **more, steps=steps)
 
     # -- orders that are there ---------------------------------------------------------------------------------------
 
     def give_back(self, being_paid: set[str]) -> None:
-        """Expire what has run out."""
+        """Give back the units of holds that have expired."""
         for number in self.snapshot.due:
             order = self.records.get(number)
             if order is not None and order.state is OrderState.HELD and number not in being_paid:
@@ -253,7 +249,7 @@ class _Now:
 
     def again(self, command: Command, settled: Settled) -> Decision:
         """Answer a settled command once more, with its order as it stands."""
-        number = settled.order_id.split("~")[1] if settled.order_id else getattr(command, "number", "")
+        number = settled.order.number if settled.order else getattr(command, "number", "")
         order = self.records.get(number)
         refund = _owed(order, command.payment_ref) if order is not None and isinstance(command, Confirm) else None
         return Decision(settled=settled, record=order, refund=refund)
@@ -285,13 +281,16 @@ class _Now:
         if ref in (*order.refunds_due, *order.refunded):  # this notice has come before
             return Decision(_not_needed(order), record=order, refund=_owed(order, ref))
         payment = ref if owner is None else None  # else the order has it already, as one of a wrong amount
-        mismatch = _mismatch(order, paid)
+        told = Payment(ref, paid.amount, paid.currency if _is_foreign(order, paid.currency) else None)
+        mismatch = _mismatch(order, told)
         if order.state not in (OrderState.HELD, OrderState.EXPIRED) or (mismatch and order.state is OrderState.EXPIRED):
-            return self._decline(order, paid, payment)
+            return self._decline(order, told, payment)
+        payments = order.with_payment(told)
         if mismatch:
-            last = order.steps[-1]
-            if (last.kind, dict(last.facts)) != (EventKind.AMOUNT_MISMATCH, mismatch):
-                order = self._write(order, EventKind.AMOUNT_MISMATCH, payment=payment, facts=mismatch)
+            if told not in order.payments:  # else this notice has come before
+                order = self._write(
+                    order, EventKind.AMOUNT_MISMATCH, payment=payment, facts=mismatch, payments=payments
+                )
             return Decision(outcome.AMOUNT_MISMATCH, record=order)
         facts: dict[str, Any] = {"payment_ref": ref} | ({"amount": paid.amount} if paid.amount is not None else {})
         bought, units = 0, Units(held=-order.quantity, lucky=order.quantity)
@@ -300,39 +299,32 @@ class _Now:
             limited = self._limit and order.buyer and order.buyer != ERASED  # those names share one count
             over = limited and had + order.quantity > self._limit
             if self.left < order.quantity or over:
-                return self._decline(order, paid, payment)
+                return self._decline(order, told, payment)
             self.left -= order.quantity
             bought, units = order.quantity, Units(stock=-order.quantity, lucky=order.quantity)
             facts["late"] = True
         self._close(order)
-        done: dict[str, Any] = {"state": OrderState.CONFIRMED, "payment_ref": ref, "amount": paid.amount}
+        done: dict[str, Any] = {"state": OrderState.CONFIRMED, "payment_ref": ref, "payments": payments}
         order = self._write(order, EventKind.CONFIRMED, units, bought=bought, payment=payment, facts=facts, **done)
         return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
 
-    def _decline(self, order: Record, paid: Confirm, payment: str | None) -> Decision:
-        foreign = paid.currency if _is_foreign(order, paid.currency) else None
-        order = self._owe(order, paid.payment_ref, paid.amount, foreign, payment)
-        return Decision(_not_needed(order), record=order, refund=paid.payment_ref)
+    def _decline(self, order: Record, told: Payment, payment: str | None) -> Decision:
+        order = self._owe(order, told, payment)
+        return Decision(_not_needed(order), record=order, refund=told.ref)
 
-    def _owe(
-        self, order: Record, ref: str, amount: int | None, foreign: str | None, payment: str | None = None
-    ) -> Record:
-        """Note a payment that has to be given back.
-
-        `foreign`: its currency, if that is another one than the order's; `payment`: its name, if it belongs to no order
-        yet.
-        """
-        facts: dict[str, Any] = {"state": order.state, "payment_ref": ref, "why": str(_not_needed(order))}
-        facts |= {name: one for name, one in (("amount", amount), ("currency", foreign)) if one is not None}
+    def _owe(self, order: Record, told: Payment, payment: str | None = None) -> Record:
+        """Note a payment that has to be given back. `payment`: its name, if it belongs to no order yet."""
+        facts: dict[str, Any] = {"state": order.state, "payment_ref": told.ref, "why": str(_not_needed(order))}
+        facts |= {name: one for name, one in (("amount", told.amount), ("currency", told.currency)) if one is not None}
         if order.payment_ref is not None:
             facts["keep"] = order.payment_ref
-        due = (*order.refunds_due, ref)
-        return self._write(order, EventKind.REFUND_DUE, payment=payment, facts=facts, refunds_due=due)
+        done: dict[str, Any] = {"refunds_due": (*order.refunds_due, told.ref), "payments": order.with_payment(told)}
+        return self._write(order, EventKind.REFUND_DUE, payment=payment, facts=facts, **done)
 
     def _owe_wrong_payments(self, order: Record) -> Record:
         """Give back what was paid of another amount than the price: the order does not wait for money any more."""
-        for ref, facts in order.wrong_payments.items():
-            order = self._owe(order, ref, facts["amount"], facts.get("currency"))
+        for wrong in order.wrong_payments:
+            order = self._owe(order, wrong)
         return order
 
     def _extend(self, order: Record) -> Decision:
@@ -362,16 +354,19 @@ class _Now:
     def _refund(self, order: Record, given: Refund) -> Decision:
         outcome, ref = RefundOutcome, given.payment_ref
         facts: dict[str, Any] = {"by": given.by} if given.by else {}
-        owed = tuple(one for one in (*order.refunds_due, *order.wrong_payments) if ref in (None, one))
+        wrong = (payment.ref for payment in order.wrong_payments)
+        owed = tuple(one for one in (*order.refunds_due, *wrong) if ref in (None, one))
         of_order = order.state in (OrderState.SOLD, OrderState.CONFIRMED) and ref in (None, order.payment_ref)
         if ref is not None and (owed or of_order) and _is_part(order, ref, given):
             facts |= {"state": order.state, "about": "part", "payment_refs": [ref], "amount": given.amount}
             facts |= {"currency": given.currency} if _is_foreign(order, given.currency) else {}
+            parts = order.parts
             if given.message is not None:
-                if any(step.facts.get("message") == given.message for step in order.steps):
+                if given.message in parts:
                     return Decision(outcome.PARTLY_REFUNDED, record=order)
-                facts["message"] = given.message
-            return Decision(outcome.PARTLY_REFUNDED, record=self._write(order, EventKind.REFUNDED, facts=facts))
+                facts["message"], parts = given.message, (*parts, given.message)
+            order = self._write(order, EventKind.REFUNDED, facts=facts, parts=parts)
+            return Decision(outcome.PARTLY_REFUNDED, record=order)
         if owed and (ref is not None or not of_order):
             due = tuple(one for one in order.refunds_due if one not in owed)
             facts |= {"state": order.state, "about": "payment", "payment_refs": list(owed)}
@@ -417,8 +412,8 @@ class _Now:
         facts: dict[str, Any] | None = None,
         **fields: Any,
     ) -> Record:
-        about: dict[str, Any] = {"at_ms": self.at_ms, "token": self._token, "batch_id": self._batch_id, "facts": facts}
-        change = changed(order, kind, units=units, bought=bought, payment=payment, **about, **fields)
+        moved: dict[str, Any] = {"units": units, "bought": bought, "payment": payment}
+        change = changed(order, kind, facts, **moved, at_ms=self.at_ms, **fields)
         if bought and order.buyer:
             self.bought[order.buyer] = max(0, self.bought.get(order.buyer, 0) + bought)
         self.changes.append(change)
@@ -447,9 +442,10 @@ def _is_part(order: Record, ref: str, given: Refund) -> bool:
         return False
     if given.part or _is_foreign(order, given.currency):
         return True
-    paid = order.amount if ref == order.payment_ref else None
-    told = [step.facts.get("amount") for step in order.steps if step.facts.get("payment_ref") == ref]
-    paid = next((one for one in (paid, *told) if one is not None), order.to_pay if ref == order.payment_ref else None)
+    payment = order.payment(ref)
+    paid = payment and payment.amount
+    if paid is None and ref == order.payment_ref:
+        paid = order.to_pay
     return paid is None or given.amount < paid
 
 
@@ -457,14 +453,13 @@ def _is_foreign(order: Record, currency: str | None) -> bool:
     return None not in (currency, order.currency) and currency != order.currency
 
 
-def _mismatch(order: Record, paid: Confirm) -> dict[str, Any] | None:
+def _mismatch(order: Record, told: Payment) -> dict[str, Any] | None:
     """Return the facts of a payment whose amount or currency is wrong; None if both are right."""
-    wrong = paid.amount is not None and order.to_pay is not None and paid.amount != order.to_pay
-    foreign = _is_foreign(order, paid.currency)
-    if not (wrong or foreign):
+    wrong = told.amount is not None and order.to_pay is not None and told.amount != order.to_pay
+    if not wrong and told.currency is None:
         return None
-    found: dict[str, Any] = {"payment_ref": paid.payment_ref, "amount": paid.amount, "expected": order.to_pay}
-    return found | ({"currency": paid.currency} if foreign else {})
+    found: dict[str, Any] = {"payment_ref": told.ref, "amount": told.amount, "expected": order.to_pay}
+    return found | ({"currency": told.currency} if told.currency is not None else {})
 
 
 def _repeat(

@@ -4,7 +4,8 @@ import hashlib
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from app.stock import DEFAULT_SKU, Record
+from app.orders.id import DEFAULT_SKU, OrderId
+from app.orders.record import Record
 
 
 class Outcome(StrEnum):
@@ -82,7 +83,7 @@ class RefundOutcome(StrEnum):
 
 
 class ExpiryOutcome(StrEnum):
-    """The outcome of an expiry: whether all units that had run out were given back, or there are more."""
+    """The outcome of an expiry: whether all holds that have expired were given back, or there are more."""
 
     DONE = "done"
     MORE = "more"
@@ -183,7 +184,7 @@ class Refund(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """Give back what has run out. Every batch does so, too; this one is for an item without buyers."""
+    """Give back the units of holds that have expired. Every batch does so, too; this is for an item without buyers."""
 
     sku: str
 
@@ -250,12 +251,12 @@ def fingerprint(command: Command) -> tuple[int, str | None]:
 class Answer(NamedTuple):
     """The answer to a buyer. `replayed`: the same idempotency key got it before.
 
-    `record`: the order, for all but purchases; `refund`: the payment that has to be given back.
+    `record`: how the order stands, for all but purchases; `refund`: the payment that has to be given back.
     """
 
     outcome: AnyOutcome
     quantity: int
-    order_id: str | None = None
+    order: OrderId | None = None
     replayed: bool = False
     record: Record | None = None
     refund: str | None = None

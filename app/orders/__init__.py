@@ -1,0 +1,120 @@
+"""What an order is, how it changes, and by which rule.
+
+    purchase --> sold ------------------------------------------+
+                                                                |  refund
+    hold -----> held --- confirm (paid, in time) --> confirmed -+-------> refunded
+                 |  \\                                    ^
+                 |   +-- deadline and grace --> expired -+ confirm (paid late, and units are left)
+                 |                                 |
+                 +------ cancel --> cancelled      +---> a payment that can't be had is owed: `refund_due`
+
+Each arrow is an event, an entry in the journal of the item, written together with the numbers that it changes. Beside
+the journal the store keeps how each order stands: its record. A payment that is of a wrong amount, late or one too many
+changes no state; it is an event, and waits until an operator has given it back.
+
+`id` knows how an order is called, `record` how it stands, `terms` on what conditions an item is sold, `commands` what
+may be asked, `snapshot` on what is decided, `decision` the rule, and `view` how people and programs are shown an order.
+"""
+
+from app.orders.commands import (
+    Answer,
+    Cancel,
+    CancelOutcome,
+    Command,
+    Confirm,
+    ConfirmOutcome,
+    Expire,
+    ExpiryOutcome,
+    Extend,
+    ExtendOutcome,
+    Hold,
+    HoldOutcome,
+    Notice,
+    OrderCommand,
+    Outcome,
+    Purchase,
+    Refund,
+    RefundOutcome,
+)
+from app.orders.decision import decide
+from app.orders.id import DEFAULT_SKU, SKU_PATTERN, OrderId, new_secrets
+from app.orders.record import (
+    ERASED,
+    NO_UNITS,
+    Event,
+    EventKind,
+    Order,
+    OrderChange,
+    OrderState,
+    Payment,
+    Record,
+    Units,
+    changed,
+    sale_of,
+    to_json,
+)
+from app.orders.snapshot import Ask, Settled, Snapshot
+from app.orders.terms import (
+    CURRENCY_PATTERN,
+    DEFAULT,
+    LATEST,
+    NO_TERMS,
+    NONE,
+    PAUSED_MAX,
+    PAUSED_PATTERN,
+    TERMS,
+    Terms,
+    TermsChange,
+)
+
+__all__ = [
+    "CURRENCY_PATTERN",
+    "DEFAULT",
+    "DEFAULT_SKU",
+    "ERASED",
+    "LATEST",
+    "NONE",
+    "NO_TERMS",
+    "NO_UNITS",
+    "PAUSED_MAX",
+    "PAUSED_PATTERN",
+    "SKU_PATTERN",
+    "TERMS",
+    "Answer",
+    "Ask",
+    "Cancel",
+    "CancelOutcome",
+    "Command",
+    "Confirm",
+    "ConfirmOutcome",
+    "Event",
+    "EventKind",
+    "Expire",
+    "ExpiryOutcome",
+    "Extend",
+    "ExtendOutcome",
+    "Hold",
+    "HoldOutcome",
+    "Notice",
+    "Order",
+    "OrderChange",
+    "OrderCommand",
+    "OrderId",
+    "OrderState",
+    "Outcome",
+    "Payment",
+    "Purchase",
+    "Record",
+    "Refund",
+    "RefundOutcome",
+    "Settled",
+    "Snapshot",
+    "Terms",
+    "TermsChange",
+    "Units",
+    "changed",
+    "decide",
+    "new_secrets",
+    "sale_of",
+    "to_json",
+]

@@ -1,0 +1,226 @@
+"""The terms of an item: what a buyer may have of it, when, and at what price.
+
+Each term is here once, with its type, unit, limits and texts. What the stores accept, the options of the command line,
+the fields of HTTP and the defaults of the settings are made from this.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from app import moments, money
+
+PAUSED_MAX: Final = 200  # characters
+PAUSED_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # of one line
+CURRENCY_PATTERN: Final = r"^[A-Z]{3}$"
+LATEST: Final = 1e11  # in seconds since 1970: the year 5138
+NONE: Final = "none"  # on the command line: no limit, no start, no end, no price
+DEFAULT: Final = "default"  # as the settings have it for all items
+_KEPT_MAX: Final = 1e12  # of a number in a store; an earlier release may have had wider limits
+
+TermsChange: TypeAlias = Mapping[str, Any]
+"""Terms of an item to set, by their names; None: as everywhere again. Terms that are not named stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """All that there is to say of a term.
+
+    `kind`: its type; `least` and `most`, or `pattern` and `most` characters: its limits; `text`: a description, for the
+    settings and HTTP. `option` and `metavar`: how the command line calls it ("": not at all), `help` there, and `read`,
+    which parses it, or raises `ValueError` for what is not `wanted`. `said`: how people are shown it, and `never`:
+    how they are shown 0.
+    """
+
+    kind: type[int] | type[float] | type[str]
+    text: str
+    least: float = 0
+    most: float = _KEPT_MAX
+    pattern: str | None = None
+    option: str = ""
+    metavar: str = ""
+    help: str = ""
+    wanted: str = ""
+    read: Callable[[str], Any] = str
+    said: Callable[[Any], str] = str
+    never: str = ""
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the settings have one for all items."""
+        return DEFAULT in self.metavar
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits, as Pydantic names them."""
+        if self.kind is str:
+            return {"pattern": self.pattern} | ({"max_length": int(self.most)} if self.most < _KEPT_MAX else {})
+        return {"ge": self.least, "le": self.most}
+
+    def may_be_kept(self, value: object) -> bool:
+        """Return whether a store may hold this."""
+        if self.kind is str:
+            right = isinstance(value, str) and 0 < len(value) <= self.most
+            return right and re.search(self.pattern or "", str(value)) is not None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return 0 <= value < _KEPT_MAX and (self.kind is float or isinstance(value, int))
+
+
+def _units(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,7}", text) or int(text) > _LIMIT_MAX:
+        raise ValueError
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= _WINDOW_MAX_S:
+        raise ValueError
+    return float(text)
+
+
+def _moment(text: str) -> float:
+    at = 0 if text == "0" else moments.read(text).timestamp()
+    if not 0 <= at <= LATEST:
+        raise ValueError
+    return at
+
+
+def _term(kind: type[Any], text: str, **more: Any) -> Any:
+    return field(default=None, metadata={"term": Term(kind, text, **more)})
+
+
+_LIMIT_MAX: Final = 10**6
+_WINDOW_MAX_S: Final = 86_400
+_TIME: Final[dict[str, Any]] = {
+    "most": LATEST,
+    "metavar": f"TIME|{NONE}|{DEFAULT}",
+    "read": _moment,
+    "wanted": f"{moments.A_MOMENT} (from 1970 to 5138), `{NONE}` or `{DEFAULT}`",
+}
+_WINDOW: Final[dict[str, Any]] = {
+    "least": 1,
+    "most": _WINDOW_MAX_S,
+    "metavar": f"SECONDS|{DEFAULT}",
+    "read": _seconds,
+    "wanted": f"a whole number of seconds, a day at most, `{DEFAULT}`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of an item; None: as everywhere, by the settings; a price, a currency or a pause has only the item."""
+
+    limit_per_buyer: int | None = _term(
+        int,
+        "how many units one buyer may have; 0: no limit",
+        most=_LIMIT_MAX,
+        option="limit",
+        metavar=f"UNITS|{NONE}|{DEFAULT}",
+        help="How many one buyer may have of this item.",
+        read=_units,
+        wanted=f"a number of units, a million at most, `{NONE}` or `{DEFAULT}`",
+        said="{} a buyer".format,
+        never="no limit",
+    )
+    starts_at: float | None = _term(
+        float,
+        "when its sale starts, in seconds since 1970; 0: it has",
+        option="starts_at",
+        help="When its sale starts, such as 2026-11-11T20:00:00+08:00.",
+        said=lambda at: f"starts {moments.written(at)}",
+        never="has started",
+        **_TIME,
+    )
+    ends_at: float | None = _term(
+        float,
+        "when its sale ends, in seconds since 1970; 0: never",
+        option="ends_at",
+        help="When it ends.",
+        said=lambda at: f"ends {moments.written(at)}",
+        never="never ends",
+        **_TIME,
+    )
+    price: int | None = _term(
+        int,
+        "of a unit, in the minor unit of the currency; with one it is held until it is paid",
+        most=money.MOST,
+        option="price",
+        metavar=f"AMOUNT|{NONE}",
+        help="Its price, such as 499EUR or 499.95EUR: it is held until it is paid.",
+        read=money.read,
+    )
+    currency: str | None = _term(str, "of the price: ISO 4217, such as EUR", pattern=CURRENCY_PATTERN)
+    hold_s: float | None = _term(
+        float,
+        "for how long units are held that are to be paid",
+        option="hold",
+        help="For how long its units are held.",
+        said="held for {:g} s".format,
+        **_WINDOW,
+    )
+    pay_s: float | None = _term(
+        float,
+        "the second window, which begins when the buyer goes to pay; not shorter than the first",
+        option="pay",
+        help="For how long, from when the buyer goes to pay.",
+        said="{:g} s to pay".format,
+        **_WINDOW,
+    )
+    paused: str | None = _term(
+        str,
+        "nothing is sold from now on, and this is what buyers are told of it; empty: it goes on",
+        most=PAUSED_MAX,
+        pattern=PAUSED_PATTERN,
+        said="PAUSED: {}".format,
+    )
+
+    def completed_by(self, everywhere: "Terms") -> "Terms":
+        """These terms; where one is None, that of `everywhere`."""
+        return everywhere if self is NO_TERMS else replace(everywhere, **self.named)
+
+    def changed(self, change: TermsChange) -> "Terms":
+        """These terms with a change. Raises `TypeError` for a name that is none."""
+        return replace(self, **change)
+
+    def to_text(self) -> str:
+        """The terms as the stores keep them: JSON; empty if there are none."""
+        return json.dumps(own, separators=(",", ":"), ensure_ascii=False) if (own := self.named) else ""
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The terms that are not None, by their names."""
+        return {name: value for name in TERMS if (value := getattr(self, name)) is not None}
+
+    @property
+    def said(self) -> str:
+        """The terms for people; empty if there are none."""
+        found = []
+        for name, value in self.named.items():
+            if name == "price":
+                found.append(money.written(value, self.currency))
+            elif name != "currency":
+                found.append(TERMS[name].said(value) if value or not TERMS[name].never else TERMS[name].never)
+        return ", ".join(found)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Terms":
+        """Parse the terms of `to_text`. Raises `ValueError` for anything else."""
+        return _parsed(text) if text else NO_TERMS
+
+
+TERMS: Final[dict[str, Term]] = {one.name: one.metadata["term"] for one in fields(Terms)}
+NO_TERMS: Final = Terms()
+
+
+@lru_cache(1000)
+def _parsed(text: str) -> Terms:
+    found = json.loads(text)
+    if not isinstance(found, dict) or not all(
+        name in TERMS and TERMS[name].may_be_kept(value) for name, value in found.items()
+    ):
+        raise ValueError("not terms of ours")
+    return Terms(**found)

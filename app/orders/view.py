@@ -1,0 +1,124 @@
+"""How people and programs are shown an order.
+
+A field of an order that is to be seen is a field here, and a field or a property of that name in `Record`: from this
+the answers to buyers and operators, the files and the tables are made.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+from app.orders.id import OrderId
+from app.orders.record import Event, EventKind, Order, OrderState, Record
+
+
+class StandingView(BaseModel):
+    """An order as it stands."""
+
+    id: str | None = Field(None, description="the order's for life; it can't be guessed")
+    sku: str
+    state: OrderState | None = None
+    quantity: int
+    buyer: str | None = None
+    ref: str | None = Field(None, description="the shop's own number")
+    pay_by: float | None = Field(None, description="the deadline, in seconds since 1970, by the store's clock")
+    extended: bool = Field(False, description="whether the second window has begun")
+    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
+    currency: str | None = None
+    to_pay: int | None = Field(None, description="price times quantity")
+    payment_ref: str | None = Field(None, description="the payment that counts")
+    amount: int | None = Field(None, description="what was paid with it, in the minor unit of the currency")
+    amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
+    refunds_due: list[str] = Field(default_factory=list, description="payments that are to be given back")
+    refunded: list[str] = Field(default_factory=list, description="payments that were given back")
+    request_id: str | None = Field(None, description="of the request by which it began")
+
+
+FIELDS: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku"))
+
+
+class OrderView(StandingView):
+    """An order, for anybody who knows its id."""
+
+    sold_at: float = Field(description="when it began, in seconds since 1970")
+
+
+class OperatorOrderView(OrderView):
+    """An order as the operator sees it, with how it was written."""
+
+    key: str | None = Field(description="the idempotency key")
+    instance: str
+    token: int = Field(description="fencing token of the grant under which it was written")
+    batch: str = Field(description="the write that it came with")
+    attention: bool = Field(description="a payment is to be given back, or was wrong")
+
+
+def standing(order: OrderId, record: Record) -> dict[str, Any]:
+    """An order as a `StandingView` has it."""
+    return {"id": str(order), "sku": order.sku} | {name: getattr(record, name) for name in FIELDS}
+
+
+def of_order(order: Order) -> dict[str, Any]:
+    """An order as an `OrderView` has it."""
+    return standing(order.id, order.record) | {"sold_at": order.sold_at}
+
+
+def for_operator(order: Order) -> dict[str, Any]:
+    """An order as an `OperatorOrderView` has it."""
+    own = {"key": order.key, "instance": order.instance, "token": order.token, "batch": order.batch_id}
+    return of_order(order) | own | {"attention": order.record.needs_attention}
+
+
+def step(order: Order, event: Event) -> dict[str, Any]:
+    """An event in the life of an order, without what is the same in all of them."""
+    facts = {name: value for name, value in event.facts.items() if name not in order.record.origin}
+    return {"kind": event.kind, "at": event.at, "token": event.token, "batch": event.batch_id, "facts": facts}
+
+
+def row(order: Order) -> dict[str, Any]:
+    """An order's row in a file. Without the secret in its id, as the id opens the order, and files are passed on."""
+    own = {name: getattr(order.record, name) for name in FIELDS}
+    own["pay_by"] = own["pay_by"] and _moment(own["pay_by"])
+    written = {"key": order.key, "token": order.token, "batch": order.batch_id, "instance": order.instance}
+    return {"order": order.id.name, "item": order.sku, "began": _moment(order.sold_at)} | own | written
+
+
+COLUMNS: Final = ("order", "item", "began", *FIELDS, "key", "token", "batch", "instance")
+
+# The state of an order after an event; after those that are not here it is among their facts.
+_AFTER: Final = {
+    EventKind.SOLD: OrderState.SOLD,
+    EventKind.HELD: OrderState.HELD,
+    EventKind.EXTENDED: OrderState.HELD,
+    EventKind.CONFIRMED: OrderState.CONFIRMED,
+    EventKind.AMOUNT_MISMATCH: OrderState.HELD,
+    EventKind.EXPIRED: OrderState.EXPIRED,
+    EventKind.CANCELLED: OrderState.CANCELLED,
+}
+_OF_A_PAYMENT: Final = (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE)
+
+
+def of_event(event: Event, ref: str | None) -> dict[str, Any]:
+    """The body of an event. `state`: of the order after it; `about`: the order, a payment of it, or a part of one."""
+    facts = event.facts
+    # The refunds of earlier releases don't say it: that of an order says what became of its units.
+    of_payment = event.kind in _OF_A_PAYMENT or (event.kind is EventKind.REFUNDED and "restock" not in facts)
+    of = facts.get("about") or ("payment" if of_payment else "order")
+    became = OrderState.REFUNDED if event.kind is EventKind.REFUNDED and of == "order" else _AFTER.get(event.kind)
+    about = {
+        "state": facts.get("state") or became,
+        "about": of,
+        "order": str(event.order),
+        "sku": event.sku,
+        "number": event.number,
+        "quantity": event.quantity,
+        "buyer": event.buyer,
+        "ref": ref,
+    }
+    at = _moment(event.at).replace("+00:00", "Z")
+    return {"type": f"order.{event.kind}", "timestamp": at, "data": {**facts, **about}}
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
