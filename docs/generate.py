@@ -168,7 +168,8 @@ def documents() -> dict[Path, str]:
     tables = {
         "settings.md": {"settings": settings},
         "locks.md": {"guarantees": locks},
-        "operations.md": {"metrics": metrics, "alerts": alerts},
+        "operations.md": {"alerts": alerts},
+        "metrics.md": {"metrics": metrics},
         "torture.md": {"faults": faults, "bugs": bugs},
         "kubernetes.md": {"values": values},
         "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
