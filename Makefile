@@ -8,8 +8,8 @@
 # make soak     an hour of sales beside faults: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
 # make check    format, lint, types, import rules, and how much there is of it (tests/ratchet.toml)
 # make format   formats the code
-# make docs     what is generated: tables in docs, docs/fencelock.md, docs/http.md, .env.example
-# make site     docs as a site in build/site, which needs no server; ARGS=--serve shows it, until Ctrl-C
+# make docs     what is generated: tables in docs, docs/fencelock.md, docs/http.md, docs/adr/README.md, .env.example
+# make site     docs as a site in build/site, which needs no server
 # make screenshots   the pictures in the README; needs Chromium
 # make lock     requirements.lock anew: what the container installs, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)
@@ -72,8 +72,16 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	@$(BIN)/python docs/generate.py
 
+PAGES = *.md docker-compose.yml docs examples deploy fencelock/README.md loadtest/bench/race.py app/web/static/icon.svg
+INTO ?= build
+
 site: $(VENV)/.dev
-	@$(BIN)/python docs/site/build.py $(ARGS)
+	@rm -rf $(INTO)/pages $(INTO)/site && mkdir -p $(INTO)/pages
+	@tar -cf - $(PAGES) | tar -xf - -C $(INTO)/pages
+	@cp docs/site/nav.yml $(INTO)/pages/.nav.yml
+	@cp docs/site/zensical.toml $(INTO)
+	@$(BIN)/zensical build --strict --config-file $(INTO)/zensical.toml
+	@echo $(INTO)/site/index.html
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python docs/screenshots.py

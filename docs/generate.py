@@ -155,12 +155,23 @@ def mechanisms(model: type[Model[Any]]) -> str:
     return "\n".join(["| mechanism | what it means | without it |", "|---|---|---|", *rows])
 
 
+def decisions() -> str:
+    """Return the index of the decisions as a page, with those that are superseded."""
+    lines = ["# Decisions", "", "Why it is done this way, and what was rejected. `make docs` writes this list.", ""]
+    for file in sorted((ROOT / "docs" / "adr").glob("0*.md")):
+        title, _, text = file.read_text().partition("\n")
+        later = re.match(r"\n\*\*Superseded.*?ADR (\d+)", text)
+        lines.append(f"- [{title.removeprefix('# ')}]({file.name})" + (f": superseded by {later[1]}" if later else ""))
+    return "\n".join([*lines, ""])
+
+
 def documents() -> dict[Path, str]:
     """Return the files that are generated, or have generated tables, with their current text."""
     tables = {
         "settings.md": {"settings": settings},
         "locks.md": {"guarantees": locks},
-        "operations.md": {"metrics": metrics, "alerts": alerts},
+        "operations.md": {"alerts": alerts},
+        "metrics.md": {"metrics": metrics},
         "torture.md": {"faults": faults, "bugs": bugs},
         "kubernetes.md": {"values": values},
         "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
@@ -169,6 +180,7 @@ def documents() -> dict[Path, str]:
         ROOT / ".env.example": env_example(),
         ROOT / "docs" / "fencelock.md": reference(),
         ROOT / "docs" / "http.md": http(),
+        ROOT / "docs" / "adr" / "README.md": decisions(),
         **deployment(),
     }
     for name, parts in tables.items():

@@ -133,10 +133,8 @@ class Metrics(Observer):
         about.info(what)
 
     def watch_renewal(self, renewing: Callable[[], bool]) -> None:
-        """Report whether the thread that renews leases makes progress, as it is at each scrape."""
-        gauge = Gauge(
-            "seckill_renewing", "1 while the thread that renews leases makes progress", registry=self._registry
-        )
+        """Report whether leases are renewed in time, as it is at each scrape."""
+        gauge = Gauge("seckill_renewing", "1 while leases are renewed in time", registry=self._registry)
         gauge.set_function(renewing)
 
     def watch_mode(self, mode: Callable[[], str]) -> None:

@@ -80,7 +80,7 @@ async def healthz(_: Request) -> Response:
     responses={503: {"model": ReadyView, "description": "not ready", "headers": RETRY_AFTER}},
 )
 async def readyz(request: Request) -> Response:
-    """Lock system, store, renewal thread and stock, each "ok" or "not available". The log says why.
+    """Lock system, store, renewal of leases and stock, each "ok" or "not available". The log says why.
 
     An item that can't be sold is a warning as long as another one can be. Checked once a second at most.
     """

@@ -455,7 +455,7 @@ async def _renewal(world: World) -> AsyncIterator[str]:
         if waiter is None:
             raise Missed("nobody waits")
         waiter.signal(signal.SIGUSR1)  # see lab.torture.instance; it mends by itself
-        yield f"{waiter.name}'s renewal thread, behind {held}"
+        yield f"{waiter.name}'s renewal, behind {held}"
 
 
 @asynccontextmanager

@@ -116,7 +116,7 @@ def test_the_numbers_are_those_of_the_sale(instances: list[Instance], prometheus
 
 
 def test_an_instance_counts_what_the_guide_says(instances: list[Instance]) -> None:
-    """The table in docs/operations.md is generated from an example; a real instance that sends events has the same."""
+    """The table in docs/metrics.md is generated from an example; a real instance that sends events has the same."""
 
     def counted() -> set[str]:
         families = text_string_to_metric_families(str(instances[0].get("/metrics")[1]))

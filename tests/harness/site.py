@@ -1,0 +1,16 @@
+"""The documentation as a site, as `make site` makes it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_site(folder: Path) -> Path:
+    """Make the site in a folder, with the packages of this Python, and return where its pages are."""
+    programs = Path(sys.executable).parent
+    command = ["make", "-C", str(ROOT), "-o", ".venv/.dev", "site", f"BIN={programs}", f"INTO={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
