@@ -179,7 +179,7 @@ async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, val
     params, headers = {"buyer": BUYER}, {"Idempotency-Key": "k", "Accept": "application/json"}
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(valkey.port))
-        others = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
+        others: dict[str, Any] = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
         first = stack.enter_context(Instance(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", **others))
         second = stack.enter_context(Instance(etcd.endpoint, valkey.url, **others))
         async with shop(etcd.endpoint, valkey.url) as one, httpx.AsyncClient(timeout=60) as http:

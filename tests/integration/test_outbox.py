@@ -49,9 +49,9 @@ async def held(shop: Any, buyer: str, **wish: Any) -> Any:
     return await shop.submit(Hold(buyer=buyer, **wish))
 
 
-def parts(answer: Any) -> list[str]:
-    found: list[str] = answer.order_id.split("~")
-    return found
+def parts(answer: Any) -> tuple[str, str, str]:
+    sku, number, secret = answer.order_id.split("~")
+    return sku, number, secret
 
 
 @pytest.fixture(params=["etcd", "redis", "mysql", "zookeeper"])
@@ -441,7 +441,10 @@ async def test_an_item_that_cant_be_read(
         assert "unreadable" in warning
         assert warning.endswith(": default")
         await held(shop, "ann", sku="zoo")
-        zoo = lambda: [event["data"]["buyer"] for event in shop_end.got if event["data"]["sku"] == "zoo"]  # noqa: E731
+
+        def zoo() -> list[str]:
+            return [event["data"]["buyer"] for event in shop_end.got if event["data"]["sku"] == "zoo"]
+
         await eventually_async(lambda: sorted(zoo()) == ["ann", "parked"], "the others' events")
         assert len(shop.sender.warnings) == 1
         if what == "entry":

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis.asyncio
@@ -166,7 +166,7 @@ async def test_an_order_with_the_id_of_a_lost_one_is_another(
 async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text: str) -> None:
     """On foreign terms nothing is sold, and a restock keeps them; a new sale, or a full set of terms, replaces them."""
     await store.set_stock("phone", fence(1), 5)
-    every = TermsChange(**dict.fromkeys(TermsChange.__annotations__))
+    every = cast(TermsChange, dict.fromkeys(TermsChange.__annotations__))
     for repair in ({"terms": every}, {"new_sale": True}):
         await client.hset("seckill:{phone}:fence", "terms", text)
         with pytest.raises(StockCorrupt, match="terms|fence"):

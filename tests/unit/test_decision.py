@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BuyerRequired, KeyReused
-from app.sale import Hold, HoldOutcome, Outcome, Purchase, decide
+from app.sale import Command, Hold, HoldOutcome, Outcome, Purchase, decide
 from app.sale.decision import Decision, Windows
 from app.stock import Settled, Snapshot
 
@@ -20,7 +20,7 @@ purchases = st.lists(
 )
 
 
-def outcomes(decisions: list[Decision]) -> list[Outcome | None]:
+def outcomes(decisions: list[Decision]) -> list[object]:
     return [decision.outcome for decision in decisions]
 
 
@@ -108,7 +108,7 @@ def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -
 @given(line=purchases, stock=st.integers(0, 60), limit=st.integers(0, 5), price=st.integers(0, 10**6))
 def test_what_has_a_price_is_held(line: list[Purchase], stock: int, limit: int, price: int) -> None:
     """Nothing of it is sold at once, whatever the rest of the batch is, and a purchase takes no unit from a hold."""
-    commands = [Hold(1, buyer="dan"), *line] if stock else line
+    commands: list[Command] = [Hold(1, buyer="dan"), *line] if stock else [*line]
     decided = decide(
         Snapshot(stock, 0), commands, limit_per_buyer=limit, windows=Windows(price=price, currency="EUR")
     ).decisions

@@ -72,10 +72,10 @@ class Heard(Observer):
 
 
 class NoHold:
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         return True
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         pass
 
 
