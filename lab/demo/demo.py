@@ -329,7 +329,7 @@ def locustfile() -> Path:
     """Return the load test's file. Raises `ConfigurationError` where there is none."""
     file = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
     if not file.is_file():
-        raise ConfigurationError("the load test is missing; in the checkout: pip install '.[demo]'")
+        raise ConfigurationError("the load test is missing; in the checkout: pip install --group demo")
     return file
 
 

@@ -303,7 +303,7 @@ def test_bad_options_are_named(arguments: list[str]) -> None:
     ],
 )
 def test_what_is_not_installed_is_named(command: str, package: str, hint: str) -> None:
-    """Without its extra a command prints one line with the package to install."""
+    """Without its package a command prints one line with the package to install."""
     program = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['seckill', {command!r}]"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}; from app.__main__ import main; main()"],
