@@ -129,7 +129,7 @@ def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures
 
 
 def _meant(options: DemoOptions, oversold: int) -> str:
-    """Explain why a sale without a guard ended as it did: that was asked for."""
+    """Explain the result of a sale that was run without a guard on purpose."""
     scope = backend_class(options.lock).guarantees.scope
     many = f"{oversold:,} units were" if oversold > 1 else "one unit was"
     if scope is Scope.EVERYBODY:
