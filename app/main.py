@@ -165,7 +165,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,  # to an address with a host that the client chose
-        docs_url=None,  # see app.web.docs
+        docs_url=None,  # see app.web.pages
         redoc_url=None,
     )
     problems.install(app)

@@ -501,7 +501,7 @@ OF_THE_CHART = {"port", "operator_port", "instance", "catalogue", "traces", "loc
 
 
 def helm(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run Helm: the one that the extra `dev` installs beside Python, or the user's. Raises `ConfigurationError`."""
+    """Run Helm: the one that the group `dev` installs beside Python, or the user's. Raises `ConfigurationError`."""
     program = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
     if program is None:
         raise ConfigurationError("helm is not on PATH: https://helm.sh/docs/intro/install")

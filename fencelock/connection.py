@@ -125,7 +125,7 @@ class Connection(ABC):
 
 
 def closed(name: str) -> LockUnavailable:
-    """Return the error of every call after the end."""
+    """Return the error that every call raises once the connection is closed."""
     return LockUnavailable(f"the connection to {name} is closed")
 
 

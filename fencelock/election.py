@@ -33,7 +33,7 @@ class Leader:
 
 
 class Lookout(Protocol):
-    """Tells of changes of the lead."""
+    """Reports changes of leader."""
 
     async def pause_s(self) -> float:
         """Return for how many seconds to sleep before the next look, unless woken; 0: look now."""
@@ -49,11 +49,11 @@ class Ballot(ABC):
 
     @abstractmethod
     async def stand(self, value: str, wait: Wait) -> Grant:
-        """Queue, and lead, with that value to be heard: see `Attempt.until_granted`."""
+        """Queue, then lead with that value proclaimed: see `Attempt.until_granted`."""
 
     @abstractmethod
     async def say(self, grant: Grant, value: str) -> bool:
-        """Proclaim something else; False if the grant leads no more."""
+        """Change the proclaimed value; False if the grant leads no more."""
 
     @abstractmethod
     async def record(self, grant: Grant, value: str) -> bool:
@@ -86,10 +86,10 @@ class AsyncLeadership(Grant):
         self._ballot = ballot
 
     async def proclaim(self, value: str) -> None:
-        """Say something else. Raises `LockLost` if we lead no more, `LockUnavailable` if that can't be known."""
+        """Change the proclaimed value. Raises `LockLost` if we lead no more, `LockUnavailable` if that is unknown."""
         self.ensure_held()
         if not await self._ballot.say(self, value):
-            self._give_up_hope()
+            self._lost()
 
     async def record(self, value: str) -> None:
         """Write down a value that outlasts the leadership: see `AsyncElection.recorded`. Only the leader can.
@@ -98,9 +98,9 @@ class AsyncLeadership(Grant):
         """
         self.ensure_held()
         if not await self._ballot.record(self, value):
-            self._give_up_hope()
+            self._lost()
 
-    def _give_up_hope(self) -> None:
+    def _lost(self) -> None:
         self.lease.lose("its key is gone")
         raise LockLost(f"{self.key} leads no more: its key is gone")
 
@@ -186,7 +186,7 @@ END: Final = _End()
 
 
 class Observation:
-    """An election, watched."""
+    """An observation of an election."""
 
     def __init__(self, election: AsyncElection, cancel: Cancel) -> None:
         self._ballot = election.ballot()

@@ -1,4 +1,4 @@
-"""A lease: a grant on a server that expires unless it is renewed, and when one must stop believing in it."""
+"""A lease: a grant that expires on its server unless it is renewed, and the moment from which nobody may trust it."""
 
 import asyncio
 import math
@@ -104,7 +104,7 @@ class Lease:
 
     @property
     def runs_out_at(self) -> float:
-        """The moment at which the server has forgotten it at the latest, if it (or the lease above) is not renewed.
+        """The moment by which the server has surely forgotten it, if it (or the lease above) is not renewed.
 
         It is a TTL later for one that is overdue, as the server may not know of its end: it has a session that lives.
         Never, if others may renew it.
@@ -172,14 +172,14 @@ class Lease:
             self._deadline = max(self._deadline, asked_at + self.ttl_s)
 
     def lose(self, reason: str) -> None:
-        """Stop believing in it and tell all subscribers. Only the first reason counts."""
+        """Mark it as lost, and tell all subscribers. Only the first reason counts."""
         if self.inherited:
             return
         if self._end(own := [reason]) is own:
             self._on_lost.fire()
 
     def give_up(self) -> None:
-        """Note that its owner wants it no longer: it must not be trusted any more, and nobody is told of a loss."""
+        """End it as its owner wishes: `lost` is true from now on, and no subscriber is told."""
         self._end(["it was given back"])
 
     def _end(self, reason: list[str]) -> list[str]:

@@ -46,7 +46,7 @@ class Owners:
         return self._held.get(owner)
 
     def reenter(self, owner: Hashable, *, alone: bool = False) -> Grant | None:
-        """Count one acquire more, and return the grant, if this owner has one; else None. Raises `LockLost`.
+        """Acquire once more, and return the grant, if this owner has one; else None. Raises `LockLost`.
 
         `alone`: the owner is the current thread.
         """
@@ -78,7 +78,7 @@ class Owners:
             self._held[owner] = LockData(grant, clock.now())
 
     def leave(self, owner: Hashable) -> LockData | None:
-        """Count one acquire less; if it was the last, return what to give back. Raises `LockNotHeld`, `LockError`."""
+        """Undo one acquire; if it was the last one, return what to give back. Raises `LockNotHeld`, `LockError`."""
         with self._mutex:
             data = self._held.get(owner)
             if data is None and owner in self._held_by_parent:
@@ -92,7 +92,7 @@ class Owners:
             return data
 
     def leave_inner(self, thread: threading.Thread) -> bool:
-        """Count one acquire less of the current thread if others are left after that, and return whether they are."""
+        """Undo one acquire of the current thread, unless it is the last one; return whether it was undone."""
         data = self._held.get(thread)
         if data is None or data.hold_count == 1:
             return False
@@ -101,7 +101,7 @@ class Owners:
 
 
 class Owned(ABC):
-    """The base of the locks for threads and for tasks: what they say of the current owner."""
+    """The base of the locks for threads and for tasks: the properties about the current owner."""
 
     name: str
     _owners: Owners

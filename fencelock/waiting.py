@@ -134,7 +134,7 @@ class Waiters:
 
     @property
     def crowd(self) -> float:
-        """The factor, 1 or more, by which each waiter looks more seldom, so that many together don't look too often."""
+        """The factor, 1 or more, by which each waiter polls less often, so that many together don't poll too often."""
         return max(1.0, len(self._wakes) / _ALONE_MAX)
 
     @contextmanager

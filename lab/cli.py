@@ -230,7 +230,7 @@ def torture(
     try:
         from lab.torture import command as torturing
     except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"{missing.name} is missing; in the checkout: pip install '.[demo]'") from None
+        raise ConfigurationError(f"{missing.name} is missing; in the checkout: pip install --group demo") from None
 
     arguments = torturing.TortureArguments(
         duration_s=duration,

@@ -28,7 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # A script's shell makes its background jobs ignore SIGINT, and children inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # On a busy machine a server starts, and answers, later than a user would wait: not within 20 s, or httpx's 5 s.
-    Process.__init__.__kwdefaults__["ready_within_s"] = 90.0
+    defaults = Process.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["ready_within_s"] = 90.0
     for part in ("connect", "read", "write", "pool"):
         setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, 60.0)
     directory = tempfile.TemporaryDirectory(prefix="seckill-hypothesis-")
@@ -41,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of the lock contract that go beyond what a backend guarantees."""
     _give_each_a_name(items)
-    chosen, others = [], []
+    chosen, others = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         guarantees = getattr(getattr(item, "cls", None), "guarantees", None)
         promised = guarantees is None or (

@@ -57,7 +57,7 @@ class Journal(Observer):
         return list(self._held.values())
 
     def grants_since(self, at: float, *, least: int) -> list[GrantRecord]:
-        """The grants that ended no earlier than `at`, in seconds since 1970, but `least` at the least."""
+        """The grants that ended no earlier than `at`, in seconds since 1970, but at least `least` of them."""
         found: list[GrantRecord] = []
         for one in reversed(self.grants):
             if len(found) >= least and one.at + (one.held_s or 0.0) < at:

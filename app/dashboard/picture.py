@@ -21,7 +21,7 @@ class Report:
     `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
     that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: how long one has
     been; `lacks`: dependencies not available, by the names of `/readyz`; `port`: where it listens, 0: not known;
-    `rehearsal`: whether it obeys a rush and a pause.
+    `rehearsal`: whether it accepts rush and pause commands.
     """
 
     instance: str

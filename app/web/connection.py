@@ -38,7 +38,7 @@ _TITLES: Final = {
     505: "HTTP Version Not Supported",
 }
 _ODD: Final = re.compile(rb"[%?#]")
-_LAST_MAX_BYTES: Final = 16 * BODY_MAX_BYTES  # behind an offer to upgrade: the largest body in chunks of a byte
+_LAST_MAX_BYTES: Final = 16 * BODY_MAX_BYTES  # after an offer to upgrade: a maximal body sent in one-byte chunks
 _NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
 _PATH: Final = purchase.PATH.encode()

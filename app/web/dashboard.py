@@ -97,7 +97,7 @@ async def show_token(request: Request) -> Response:
 
 @pages.post("/control/leave", dependencies=[OPERATOR])
 async def leave(request: Request) -> Response:
-    """Have the browser forget its operator."""
+    """Log the operator out."""
     response = Response(status_code=204)
     state_of(request).auth.log_out(response)
     return response

@@ -49,7 +49,7 @@ def note(request_id: str, path: str, answer: Answer) -> None:
 
 
 def give_back(request_id: str, path: str, problem: Response, *, logged: bool) -> Response:
-    """Put the id on a problem, and log that."""
+    """Add the request id to an error response, and log it."""
     problem.headers["X-Request-Id"] = request_id
     if logged:
         with logs.about(request=request_id):

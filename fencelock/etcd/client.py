@@ -199,7 +199,7 @@ class EtcdClient:
         return KeyWatch(self, endpoint, watch, kept=found is not None)
 
     def asks(self, endpoint: Endpoint) -> bool:
-        """Return whether that is the member to which calls go now."""
+        """Return whether calls go to that member now."""
         return self._endpoints[self._current] is endpoint
 
     async def close(self) -> None:
@@ -363,7 +363,7 @@ class NotFound(Refused):
 
 
 def new_lease_id() -> int:
-    """Draw a lease id that nobody else has."""
+    """Return a random lease id."""
     return secrets.randbits(62) + 1
 
 

@@ -141,8 +141,8 @@ class Endpoint:
         try:
             if method != "LeaseKeepAlive":
                 return await self._methods[method](request, timeout=timeout_s, metadata=metadata)
-            # We want one answer of this stream. Our side stays open until that has come, as etcd's own proxy takes
-            # its end for the end of the call.
+            # We want one answer of this stream. We keep our side open until it has come: when a client ends its side,
+            # etcd's own proxy ends the whole call.
             stream = self._methods[method](timeout=timeout_s, metadata=metadata)
             try:
                 await stream.write(request)

@@ -127,7 +127,7 @@ class Place(Attempt[EtcdConnection]):
             await self._enter(wait)
         else:
             await self._look(wait.call_s(self.timeout_s))
-        if self._key.session.of_before:
+        if self._key.session.predates_restore:
             raise PlaceLost
         if self._ahead is None and self.lease is not None:
             self._key.granted = True
@@ -160,7 +160,7 @@ class Place(Attempt[EtcdConnection]):
                 session.lease.lose("etcd no longer knows it")
             raise PlaceLost from None
         if not answer.succeeded and not answer.again:
-            key.unsure = True  # it was there before we came, though its name is ours alone: etcd was set back
+            key.unacknowledged = True  # it was there before, though its name is ours alone: etcd was set back
             raise PlaceLost
         self.answered = True  # an outage from here on is waited for
         key.revision = answer.found[0].create_revision

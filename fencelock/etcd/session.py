@@ -78,13 +78,13 @@ class Session(Leased):
         if not 0 < ttl_s <= TTL_MAX_S:
             raise ValueError(f"in etcd ttl_s must be above 0 and {TTL_MAX_S} at most, not {ttl_s}")
         session = cls(client, renewer, new_lease_id(), ttl_s, default=default)
-        asked_at = clock.now()
+        sent_at = clock.now()
         try:
             session.lease.ttl_s = await client.grant(session.lease_id, ttl_s, timeout_s)
         except BaseException:
             renewer.end(session.lease)
             raise
-        session.lease.renewed(asked_at)
+        session.lease.renewed(sent_at)
         renewer.keep(session.lease)
         return session
 
@@ -100,14 +100,14 @@ class Session(Leased):
         return session
 
     @property
-    def of_before(self) -> bool:
+    def predates_restore(self) -> bool:
         """True if etcd has been set back to an older state since the session began."""
         return self._era != self.client.era
 
     @property
     def usable(self) -> bool:
         """True while new keys may be bound to it."""
-        return not (self.retired or self.of_before or self.lost)
+        return not (self.retired or self.predates_restore or self.lost)
 
     def key(self, prefix: str) -> "Key":
         """Return a contender's key, not created in etcd yet: `<prefix><lease id in hex>`, as in Go, and a number.
@@ -129,7 +129,7 @@ class Session(Leased):
 
     async def renew(self, timeout_s: float) -> bool:
         """Renew the lease; or revoke it, if it is a default session that has been idle for long."""
-        if self.of_before:
+        if self.predates_restore:
             return False
         if self.default and not self.keys and clock.now() - self._idle_since > _IDLE_S:
             self.retired = True
@@ -173,10 +173,10 @@ class Session(Leased):
         if key in self.keys:
             self.keys.remove(key)
             self._idle_since = clock.now()
-            if key.unsure:
+            if key.unacknowledged:
                 self.retired = True
                 self._deleted[key.name, key.value] = clock.now() + _LATE_S
-            elif key.number is not None and not self.of_before:
+            elif key.number is not None and not self.predates_restore:
                 heapq.heappush(self._free, key.number)
         if self.default and not self.keys and not self.usable:
             self.renewer.drop(self.lease)
@@ -186,8 +186,8 @@ class Session(Leased):
 class Key:
     """A contender's key, bound to the lease of a session.
 
-    `number`: of a key with a name of its own; `value`: of a shared key; `unsure`: a try to create it was not answered,
-    and may still arrive.
+    `number`: of a key with a name of its own; `value`: of a shared key; `unacknowledged`: a try to create it was
+    not answered, and may still arrive.
     """
 
     def __init__(self, session: Session, name: str, *, number: int | None = None, value: bytes | None = None) -> None:
@@ -196,7 +196,7 @@ class Key:
         self.number = number
         self.value = value
         self.revision = 0  # at which it was created; not known yet
-        self.unsure = False
+        self.unacknowledged = False
         self.granted = False
         self.forget: Callable[[], None] = lambda: None  # unsubscribes from the end of the session
 
@@ -209,7 +209,7 @@ class Key:
 
     def not_answered(self) -> None:
         """Note that a try to create it may still arrive."""
-        self.unsure = True
+        self.unacknowledged = True
 
     async def exists(self, timeout_s: float) -> bool:
         """Return whether etcd still has the key that we created, with our lease.
@@ -232,9 +232,9 @@ class Key:
         """
         self.forget()
         client = self.session.client
-        if self.revision and not self.session.of_before:
+        if self.revision and not self.session.predates_restore:
             await client.txn(created(self.name, self.revision), [delete(self.name)], timeout_s=timeout_s)
-        elif self.revision or self.unsure:
+        elif self.revision or self.unacknowledged:
             if self.value is not None:
                 await client.txn(valued(self.name, self.value), [delete(self.name)], timeout_s=timeout_s)
             else:

@@ -58,7 +58,7 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
                 key.session.retired = True
                 raise PlaceLost from None
             found = answer.found[0]
-            if key.session.of_before:
+            if key.session.predates_restore:
                 raise PlaceLost  # etcd was set back
             if (found.value, found.lease_id) == (self._value, key.session.lease_id):  # be it by an earlier try
                 key.revision = found.create_revision

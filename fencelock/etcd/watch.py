@@ -45,7 +45,7 @@ class Watch:
 
 
 class WatchStream:
-    """A stream of watches; broken for good once it breaks."""
+    """A stream of watches; never reused after an error."""
 
     def __init__(self, stub: Any, metadata: Any) -> None:
         self._requests: asyncio.Queue[Any] = asyncio.Queue()

@@ -2,9 +2,10 @@
 -- scripts and Redisson's drop the first waiter once its time is over. We add a hash: for each of our waiters, until
 -- when it lives, by its last sign of life, and who it is, for people.
 --
--- Redisson's waiters give no sign of life. When one of them gets the lock or gives up, it subtracts the whole wait that
--- it had from the times of all behind it. So the time of our waiter is the one until which it lives, plus such a wait
--- for each of Redisson's ahead. Our waiters subtract nothing from anybody's time.
+-- Redisson's waiters give no sign of life. When one of them gets the lock or gives up, it subtracts its whole wait from
+-- the times of all behind it. To survive that, the time of our waiter is:
+--   lives until + (Redisson's waiters ahead of it) * (the longest wait of one of them)
+-- Our waiters subtract nothing from anybody's time.
 
 local clock = redis.call("TIME")
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

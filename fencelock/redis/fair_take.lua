@@ -1,7 +1,7 @@
 -- Take the lock if it is free and it is our turn, else stand in the line (fair_line.lua comes before this).
 --
 -- KEYS: 1 lock, 2 tokens, 3 name of the owner, for people, 4 line, 5 times, 6 names of ours in the line
--- ARGV: 1 TTL (ms), 2 owner, 3 who that is, as JSON, 4 what to call the source of the tokens if it has no name yet,
+-- ARGV: 1 TTL (ms), 2 owner, 3 who that is, as JSON, 4 token source id to use if none is stored,
 -- 5 the longest wait of one of Redisson's waiters (ms)
 -- Answers {token, source}, or {0, the rest of the TTL (ms; below 0: it has none)} if it is not our turn.
 

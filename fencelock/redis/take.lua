@@ -3,7 +3,7 @@
 -- token and our description are additions.
 --
 -- KEYS: 1 lock, 2 tokens, 3 its owner's description, for people
--- ARGV: 1 TTL (ms), 2 owner, 3 who that is, as JSON, 4 what to call the source of the tokens if it has no name yet
+-- ARGV: 1 TTL (ms), 2 owner, 3 who that is, as JSON, 4 token source id to use if none is stored
 -- Answers {token, source}, or {0, the rest of the TTL (ms; below 0: it has none)} if somebody has it.
 
 local token = redis.call("HEXISTS", KEYS[1], ARGV[2]) == 1 and redis.call("HGET", KEYS[3], "token")

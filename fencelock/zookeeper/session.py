@@ -198,7 +198,7 @@ class Created:
 
 
 class NotAllowed(LockUnavailable):
-    """We lack a right, so asking again is no use; perhaps there is another place."""
+    """Our log-in may not do this: a retry can't help, but another node may allow it."""
 
 
 class Session:
@@ -254,7 +254,7 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """True while it is connected in vain: it has no node whose owner would be told of its end, and no request."""
+        """True while it is connected and unused: no request is pending, and no node's owner would hear of its end."""
         return self.ready and not self._on_over and not self._asked
 
     async def wait_ready(self, timeout_s: float) -> None:
@@ -473,7 +473,7 @@ class Session:
         return [] if isinstance(names, Missing) else names
 
     async def put(self, path: str, data: bytes, timeout_s: float) -> None:
-        """Create a node that stays and that others can read; a node that is there is left as it is."""
+        """Create a persistent node that others can read; an existing one is left as it is."""
         acl = self.rights(readable=True)
         await self.answers(timeout_s, self._ask(self.client.create_async, path, data, acl=acl))
 

@@ -129,7 +129,7 @@ def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures
 
 
 def _meant(options: DemoOptions, oversold: int) -> str:
-    """Explain why a sale without a guard ended as it did: that was asked for."""
+    """Explain the result of a sale that was run without a guard on purpose."""
     scope = backend_class(options.lock).guarantees.scope
     many = f"{oversold:,} units were" if oversold > 1 else "one unit was"
     if scope is Scope.EVERYBODY:
@@ -329,7 +329,7 @@ def locustfile() -> Path:
     """Return the load test's file. Raises `ConfigurationError` where there is none."""
     file = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
     if not file.is_file():
-        raise ConfigurationError("the load test is missing; in the checkout: pip install '.[demo]'")
+        raise ConfigurationError("the load test is missing; in the checkout: pip install --group demo")
     return file
 
 

@@ -122,7 +122,7 @@ class Stage:
 
 
 def _strays(settings: Mapping[str, str]) -> list[str]:
-    """Return the user's settings that the instances will obey, besides those set for them."""
+    """Return the names of the user's settings that also reach the instances: the stage doesn't set them."""
     given = {name for name, value in {**dotenv_values(".env"), **os.environ}.items() if value}
     ours = {*settings, "PORT", "INSTANCE"}
     known = {PREFIX + name.upper() for name in Settings.model_fields if name.upper() not in ours}

@@ -1,4 +1,4 @@
-"""The whereabouts of an item's units and payments, counted from its journal, so that nobody's word is needed."""
+"""Where an item's units and payments are, counted from its journal alone."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ _PAGE = 1000
 
 @dataclass(slots=True)
 class Whereabouts:
-    """Units and payments. `came_back`: units that went back, each as often as it did; `duplicates`: refunds due for
+    """Units and payments. `came_back`: units that went back, counted once per return; `duplicates`: refunds due for
     a second payment of one order.
     """
 

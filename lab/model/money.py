@@ -264,7 +264,7 @@ class Money(Model[State]):
 
     @override
     def stuck(self, state: State) -> str:
-        """Return the fault in a state from which nothing goes on."""
+        """Return what is wrong in a state that has no next step; empty if nothing is."""
         for number, order in enumerate(() if state.halted else state.store.orders):
             name = name_of(order.buyer)
             if order.life is Life.HELD:
@@ -279,7 +279,7 @@ class Money(Model[State]):
 
     @override
     def steps(self, state: State) -> Iterator[Step]:
-        """Yield what is sure to happen some time."""
+        """Yield the steps that must happen eventually."""
         if state.halted:
             return
         for number, order in enumerate(state.store.orders):

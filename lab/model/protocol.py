@@ -34,7 +34,7 @@ class Mechanism(StrEnum):
 
 
 MEANING: Final[dict[Mechanism, str]] = {
-    Mechanism.LOCK: "an instance waits for its turn; without: it takes itself for the owner at once",
+    Mechanism.LOCK: "an instance waits for its turn; without: it believes at once that it owns the lock",
     Mechanism.LEASE: "what a dead holder has ends by itself; without: it stays",
     Mechanism.TOKENS: "the store refuses a read with a token lower than one that it has seen",
     Mechanism.FENCE_AT_READ: "a read registers the batch that may be written; without: only writes raise the fence",
@@ -251,7 +251,7 @@ class Protocol(Model[State]):
 
     @override
     def stuck(self, state: State) -> str:
-        """Return the fault in a state from which nothing goes on."""
+        """Return what is wrong in a state that has no next step; empty if nothing is."""
         for number, buyer in enumerate(state.buyers):
             if buyer.at:
                 return f"{name_of(number)} waits for ever"
@@ -364,7 +364,7 @@ class Protocol(Model[State]):
         elif state.queue[0] == number or not self.has(Mechanism.LOCK):
             yield (
                 Note(
-                    "it is your turn" if self.has(Mechanism.LOCK) else "takes itself for the owner",
+                    "it is your turn" if self.has(Mechanism.LOCK) else "believes that it owns the lock",
                     LOCK if self.has(Mechanism.LOCK) else at(number),
                     at(number) if self.has(Mechanism.LOCK) else "",
                 ),
@@ -563,7 +563,7 @@ class Protocol(Model[State]):
 
 
 def canonical(state: State) -> State:
-    """Return the same state with the smallest numbers: only the order of tokens counts, and that batches differ.
+    """Renumber tokens and batches from the smallest number: only the order of tokens matters, and that batches differ.
 
     Otherwise a sale in which somebody asks again and again would have infinitely many states.
     """

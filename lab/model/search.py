@@ -22,8 +22,8 @@ class Note(NamedTuple):
 class Model(ABC, Generic[State]):
     """The steps from a state, and what must hold in each.
 
-    `mechanisms` can be left out: `meaning` says what each is, `breaks` the promise that then breaks, and `smallest` the
-    scope in which that is seen, if not the first one. `scopes`: in which all of it is explored; `lanes`: all parties.
+    `mechanisms` can be left out; `meaning`: what each is; `breaks`: the invariant it violates if absent; `smallest`:
+    the smallest scope that shows it, if not the first. `scopes`: those that are explored whole; `lanes`: all parties.
     """
 
     mechanisms: ClassVar[type[StrEnum]]
@@ -53,15 +53,15 @@ class Model(ABC, Generic[State]):
 
     @abstractmethod
     def stuck(self, state: State) -> str:
-        """Return the fault in a state from which nothing goes on."""
+        """Return what is wrong in a state that has no next step; empty if nothing is."""
 
     @abstractmethod
     def steps(self, state: State) -> Iterable[tuple[Note, State]]:
-        """Yield everything that is sure to happen some time."""
+        """Yield the steps that must happen eventually."""
 
     @abstractmethod
     def options(self, state: State) -> Iterable[tuple[Note, State]]:
-        """Yield what may happen and need not."""
+        """Yield the steps that may happen, and need not."""
 
     @abstractmethod
     def mishaps(self, state: State) -> Iterable[tuple[Note, State]]:
@@ -69,7 +69,7 @@ class Model(ABC, Generic[State]):
 
     @abstractmethod
     def canonical(self, state: State) -> State:
-        """Return the one state that stands for all that differ from this one in nothing that counts."""
+        """Return the canonical representative of this state, which all equivalent states share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The instances' beliefs: the periods in which each of them took itself for the owner of a lock.
+"""The instances' beliefs: the periods in which each of them believed that it held a lock.
 
 An instance writes a line when it is granted a lock, and one when it begins to give it back, with its own opinion of
 whether it still had it. The service itself has no part in this: `watch` patches the locks that it uses.

@@ -71,7 +71,7 @@ class Bug:
 
 
 def _waits_300ms() -> None:
-    """A waiter that has waited for 300 ms takes itself for the owner."""
+    """A waiter that has waited for 300 ms believes that it owns the lock."""
     take, since = Place.take, dict[int, float]()
 
     async def patched(self: Place, wait: Any) -> Grant | float:
@@ -88,7 +88,7 @@ def _waits_300ms() -> None:
 
 
 def _nobody_waits() -> None:
-    """Every contender in the queue takes itself for the owner."""
+    """Every contender in the queue believes that it owns the lock."""
     take = Place.take
 
     async def patched(self: Place, wait: Any) -> Grant | float:
@@ -180,7 +180,7 @@ def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
 
 
 def _fence_at_write_only() -> None:
-    """The write is refused if a higher token has written, as most texts have it. The read raises nothing."""
+    """Only writes are fenced, as most texts have it: a read does not raise the fence."""
     _in_lua("prepare.lua", (_RAISE, "local generation"))()
     highest = 'if tonumber(fence.token or "0") > tonumber(request.token) then return {"stale", fence.token} end'
     raised = ' redis.call("HSET", key.fence, "source", request.source, "token", request.token)'
@@ -197,7 +197,7 @@ def _fence_at_write_only() -> None:
 
 
 def _no_batch_id() -> None:
-    """A batch that was not answered can't be found again, and is taken for one that was not written."""
+    """A batch without an answer can't be found again, and counts as not written."""
 
     async def find(self: RedisStockStore, sku: str, batch: Batch) -> None:
         return None

@@ -188,7 +188,7 @@ class Restock:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """From `since` until `until` an instance took itself for the owner of a lock: from the grant to its release.
+    """From `since` until `until` an instance believed that it held a lock: from the grant to its release.
 
     `lost`: it had found out by the release that its lease was over, at `until`. `ended`: whether it came to a release;
     otherwise `until` is the grant's moment: the instance was killed, nobody knows when the belief ended. `waited_s`:
@@ -235,7 +235,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class SoldOrder:
-    """An order as it is in the store, in the order in which they were written (of one item).
+    """An order in the store. Orders of one item are in write order.
 
     `epoch`: that of its token; an operator who unfences the item begins the next one.
     """

@@ -101,7 +101,7 @@ def kept_in_peace(history: History) -> Iterator[str]:
 
 
 def long_holds(history: History) -> int:
-    """Count the grants that were needed for longer than a TTL, and were kept."""
+    """Count the grants that were held for longer than a TTL, and not lost."""
     return sum(one.until - one.since > history.setup.ttl_s for one in history.beliefs if not one.lost)
 
 

@@ -41,12 +41,12 @@ class Evidence:
         return [one for one in self._restocks[sku] if one.asked_at < until and one.done_at > since]
 
     def looks(self, sku: str) -> list[Look]:
-        """Return the looks at an item."""
+        """Return the reads of an item."""
         return [look for look in self.history.looks if look.sku == sku]
 
 
 def adds_up(evidence: Evidence) -> Iterator[str]:
-    """In every look stock + lucky equals the units that existed until then; lucky never falls."""
+    """In every read stock + lucky equals the units that existed until then; lucky never falls."""
     for item in evidence.history.setup.items:
         looks = evidence.looks(item.sku)
         for look in looks:
@@ -79,7 +79,7 @@ def _adds_up(evidence: Evidence, item: Item, at: str, look: Look) -> Iterator[st
 
 
 def seen_after_told(evidence: Evidence) -> Iterator[str]:
-    """No look shows less than buyers had heard before."""
+    """No read shows fewer units sold than buyers had been told before it."""
     for item in evidence.history.setup.items:
         moments = sorted(
             (answers[0].done_at, answers[0].quantity)

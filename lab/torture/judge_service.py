@@ -24,7 +24,7 @@ def peace(history: History) -> list[tuple[float, float]]:
 
 
 def peace_s(history: History) -> float:
-    """Return how long that was in all."""
+    """Return the total length of these periods, up to the last answer."""
     last = max((attempt.done_at for attempt in history.attempts), default=0.0)
     return sum(max(0.0, min(end, last) - begin) for begin, end in peace(history))
 

@@ -1,4 +1,4 @@
-"""The time line, a self-contained HTML page: who believed to own which lock, and which fault lasted meanwhile.
+"""The time line, a self-contained HTML page: which instance believed that it held a lock, and which faults were active.
 
 Its lanes are the control room's. A page that is opened from a disk may load no modules, so it contains them.
 """
@@ -161,7 +161,7 @@ def _killed(history: History) -> list[Belief]:
 
 
 def _overtaken(history: History) -> list[tuple[Belief, Belief]]:
-    """Return grants that came to no good end, each with the next one of its lock if another instance had that."""
+    """Return the grants that were lost or not released, and whose lock went to another instance, with its grant."""
     found = []
     for lock in {one.lock for one in history.beliefs}:
         grants = sorted((one for one in history.beliefs if one.lock == lock), key=lambda one: one.since)

@@ -122,7 +122,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """The result of a contestant with so many processes. `overlaps`: how often two had the lock at once.
+    """One contestant's result at a given process count. `overlaps`: how often two had the lock at once.
 
     A hand-off is from the call of one's release to the return of the next one's acquire.
     """

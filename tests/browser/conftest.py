@@ -53,7 +53,7 @@ class Item:
 
     def sell(self, quantity: int) -> None:
         """Sell to somebody without a browser."""
-        wish = {"sku": self.sku, "quantity": quantity, "buyer": f"b{next(_numbers)}"}
+        wish: dict[str, str | int] = {"sku": self.sku, "quantity": quantity, "buyer": f"b{next(_numbers)}"}
         answer = httpx.post(f"{self._url}/stock/reduce", params=wish, timeout=30)
         assert answer.headers["x-seckill-outcome"] == "sold"
 

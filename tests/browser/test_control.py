@@ -29,7 +29,7 @@ REFUSED = r"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING
 @pytest.fixture(scope="module")
 def pair(start: Start) -> tuple[Instance, Instance]:
     """Two instances of one sale, whose leases end soon."""
-    options = {"lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000, "rehearsal": True}
+    options: dict[str, Any] = {"lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000, "rehearsal": True}
     return start(**options), start(**options)
 
 
@@ -349,7 +349,12 @@ def test_somebody_who_knows_nothing_is_shown(pair: tuple[Instance, Instance], vi
 @pytest.fixture
 def own(etcd: EtcdMember, visitors: Visitors) -> Iterator[Instance]:
     """An instance of two on a store of their own, which nothing guards."""
-    options = {"lock_ttl_s": TTL_S, "guard": "none", "lock_prefix": "/bare/lock", "purchase_timeout_ms": 60_000}
+    options: dict[str, Any] = {
+        "lock_ttl_s": TTL_S,
+        "guard": "none",
+        "lock_prefix": "/bare/lock",
+        "purchase_timeout_ms": 60_000,
+    }
     with (
         Valkey() as valkey,
         Instance(etcd.endpoint, valkey.url, rehearsal=True, **options) as one,

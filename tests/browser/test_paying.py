@@ -41,7 +41,7 @@ def shop(till: tuple[Instance, ProviderProcess]) -> Instance:
 
 def priced(shop: Instance, stock: int = 3, **terms: float) -> Item:
     item = Item(shop, stock)
-    item.terms(**PRICE, **terms)  # type: ignore[arg-type]
+    item.terms(**PRICE, **terms)
     return item
 
 

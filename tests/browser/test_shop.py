@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import jwt
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests.browser.conftest import PLENTY, Item, Start
 from tests.harness.browser import Visitors, contrasts, fits, shows
@@ -93,7 +93,12 @@ def rests(page: Page) -> None:
 def keys_of(page: Page) -> list[str]:
     """A list that fills with the idempotency key of each purchase that the page sends from now on."""
     keys: list[str] = []
-    page.on("request", lambda one: PRESS.search(one.url) and keys.append(one.headers["idempotency-key"]))
+
+    def note(request: Request) -> None:
+        if PRESS.search(request.url):
+            keys.append(request.headers["idempotency-key"])
+
+    page.on("request", note)
     return keys
 
 
@@ -383,7 +388,11 @@ def test_an_order_has_a_page(boutique: Instance, visitors: Visitors) -> None:
     expect(copy).to_have_text("Copied")
     assert copied(page) == order
     page.locator("#order a").click()
-    facts = {"quantity_title": "Quantity", "quantity": "1", "when": re.compile(str(datetime.now(UTC).year))}
+    facts: dict[str, Any] = {
+        "quantity_title": "Quantity",
+        "quantity": "1",
+        "when": re.compile(str(datetime.now(UTC).year)),
+    }
     shows(page, title="Your order", item=re.compile("phone"), state="Bought", number=short, whole=order, **facts)
     assert fits(page)
     assert page.locator("#picture img").count() == 1
@@ -602,7 +611,7 @@ def test_an_instance_that_goes_and_comes_back(start: Start, visitors: Visitors) 
     page.route(STREAM, lambda route: route.fulfill(status=502))
     button(page).click()
     shows(page, headline="We don't know yet", buy="Ask again (the last answer was lost)")
-    with page.expect_event("requestfailed", lambda request: LEVEL.search(request.url)):
+    with page.expect_event("requestfailed", lambda request: bool(LEVEL.search(request.url))):
         pass  # somebody has asked, and nobody has answered
     page.unroute(PRESS)
     page.unroute(STREAM)
@@ -627,7 +636,7 @@ def test_a_page_that_is_not_told(shop: Instance, item: Item, visitors: Visitors)
     page.unroute(STREAM)
     page.reload()
     shows(page, connection="live")
-    with page.expect_event("requestfailed", lambda request: STREAM.search(request.url)):
+    with page.expect_event("requestfailed", lambda request: bool(STREAM.search(request.url))):
         hide(page, True)
     item.sell(2)
     shows(page, left=str(PLENTY - 3))

@@ -99,9 +99,9 @@ class LockSystem(ABC):
 
 
 class InThread:
-    """Runs a function in a thread; `result()` is what it returned or raised."""
+    """Runs a function in a thread; `result()` is what it returned or raised. `...`: see `eventually`."""
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._value: Any = None
         self._error: BaseException | None = None
@@ -462,12 +462,14 @@ class LockContract(TaskContract):
             dead = InThread(lambda: brief_lock.acquire(wait_s=WITHIN_S))
             dead.result()
             for _ in range(20):
-                found: tuple[int, bool, int] = InThread(look).result()
-                if found[0] == dead.thread.ident:
-                    return found
+                seen: tuple[int, bool, int] = InThread(look).result()
+                if seen[0] == dead.thread.ident:
+                    return seen
             return None
 
-        assert eventually(recycled, "an identifier is recycled")[1:] == (False, 0)
+        found = eventually(recycled, "an identifier is recycled")
+        assert found is not None
+        assert found[1:] == (False, 0)
         grant = brief_lock.acquire(wait_s=WITHIN_S)  # the renewal found out that its owner is gone
         assert not grant.lost
         brief_lock.release()

@@ -37,6 +37,7 @@ from app.orders import (
     Settled,
     Snapshot,
     Terms,
+    TermsChange,
     Units,
     changed,
     new_secrets,
@@ -425,7 +426,7 @@ class StoreContract:
         store = await open_store()
         assert (await store.set_stock("phone", fence(1), 5)).terms == Terms()
         own = Terms(limit_per_buyer=2, ends_at=1_790_000_000.5)
-        change = {"limit_per_buyer": 2, "ends_at": 1_790_000_000.5}
+        change: TermsChange = {"limit_per_buyer": 2, "ends_at": 1_790_000_000.5}
         assert (await store.set_stock("phone", fence(2), 5, terms=change)).terms == own
         assert (await prepare(store, "phone", fence(3), "a")).terms == own
         assert (await store.set_stock("phone", fence(4), 3, new_sale=True)).terms == own

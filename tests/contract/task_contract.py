@@ -27,7 +27,7 @@ from tests.harness.waiting import WITHIN_S, eventually_async
 OFTEN = 0.03  # a renewal ratio, for who waits for renewals and not for a TTL
 
 
-def promise(name: str) -> Any:
+def promise(name: str) -> pytest.MarkDecorator:
     """A test for backends that guarantee this; for the others it is left out when tests are collected."""
     return pytest.mark.promise(name)
 
@@ -200,9 +200,9 @@ class TaskContract:
             pass
 
     @promise("forces_release")
-    async def test_a_task_can_force_a_release(self, brief_tasks_lock: AsyncLock) -> None:
+    async def test_a_task_can_force_a_release(self, brief_tasks_lock: AsyncLock, brief_backend: LockBackend) -> None:
         grant = await brief_tasks_lock.acquire()
-        had = await brief_tasks_lock._source.aio.force_release(brief_tasks_lock.name)
+        had = await brief_backend.aio.force_release(brief_tasks_lock.name)
         assert had is not None
         assert had.key == grant.key
         await eventually_async(lambda: grant.lost, "the loss is noticed")
@@ -321,7 +321,10 @@ class TaskContract:
             await eventually_async(lambda: waiting, "the first one waits")
             few = threading.active_count()
             rest = [asyncio.create_task(once()) for _ in range(30)]
-            ended = lambda: [task for task in rest if task.done()]  # noqa: E731
+
+            def ended() -> list[asyncio.Task[None]]:
+                return [task for task in rest if task.done()]
+
             await eventually_async(lambda: len(waiting) > 30 or ended(), "all wait")
             for task in ended():
                 task.result()  # what it raised says more

@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
@@ -282,7 +283,7 @@ async def test_a_program_that_cancels_all_tasks_and_goes_on(etcd: EtcdMember) ->
             await keep.acquire()  # so that the session lives
             async with locks.lock(TWO):
                 pass
-            (session,) = locks.backend.here()._sessions.values()
+            (session,) = cast(EtcdBackend, locks.backend).here()._sessions.values()
             proxy.stall()
             before = asyncio.all_tasks()
             taking = asyncio.create_task(locks.lock(TWO).acquire())
@@ -343,7 +344,7 @@ async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMemb
     lease_id = int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
     for moment in range(MOMENTS):
         opening = asyncio.create_task(
-            AsyncSession.open(locks.backend.here(), ttl_s=None, lease_id=lease_id, end_lease=False)
+            AsyncSession.open(cast(EtcdBackend, locks.backend).here(), ttl_s=None, lease_id=lease_id, end_lease=False)
         )
         await asyncio.sleep(moment * 0.0001)  # not a wait for anything: a different moment each time
         opening.cancel()

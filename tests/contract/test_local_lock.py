@@ -1,7 +1,7 @@
 """The lock of one process keeps the contract as far as a process goes; beyond that it is no lock."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ class LocalSystem(LockSystem):
         queue = local._queues[key.rpartition("/")[0]]
         for place in list(queue):
             if place.key == key:
-                local._leave(key.rpartition("/")[0], place)
+                place._leave()
 
     def end_lease(self, grant: Grant) -> None:
         self.delete_key(grant.key)
@@ -103,7 +103,7 @@ def test_a_generator_that_another_thread_closes_gives_the_lock_back() -> None:
     with LocalBackend() as backend:
         lock = backend.lock("/test/generator")
 
-        def rows() -> Iterator[int]:
+        def rows() -> Generator[int]:
             with lock.holding():
                 yield 1
 
@@ -138,7 +138,8 @@ def test_a_hook_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) ->
         def granted(self, name: str, token: int, waited_s: float) -> None:
             raise KeyError(name)
 
-        released = granted
+        def released(self, name: str, token: int, held_s: float) -> None:
+            raise KeyError(name)
 
     with LocalBackend(hook=Odd()) as backend:
         lock = backend.lock("/test/hook")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -333,7 +334,7 @@ def test_a_refusal_is_clear_and_keeps_the_password(server: MariaDB, kind: type[M
         ("seckill", free_port(), "seckill", "refused"),
     ):
         backend = open_(kind.kind, f"mysql://{user}:{quote(secret, safe='')}@127.0.0.1:{port}/{database}")
-        for use in (lambda backend=backend: backend.lock("/x").acquire(), lambda backend=backend: backend.ping(1)):
+        for use in (backend.lock("/x").acquire, partial(backend.ping, 1)):
             with pytest.raises(LockUnavailable, match=match) as refusal:
                 use()
             assert secret not in str(refusal.value)

@@ -271,9 +271,9 @@ def test_those_who_left_and_the_dead_cost_a_ttl_together(raw: Any, shared_server
         behind = InThread(lambda: lock.acquire(owner="me"))
         eventually(lambda: raw.llen(queue) == 12, "we are behind them")
         cancel.set()
-        for one in calm:
+        for living in calm:
             with pytest.raises(LockCancelled):
-                one.result()
+                living.result()
         for one in dead:
             one.kill()
         killed = time.monotonic()
@@ -763,8 +763,7 @@ async def test_a_release_wakes_one_of_a_process(shared_server: Valkey) -> None:
             before = scripts()
         await asyncio.gather(*waiting)
         assert scripts() - before < 4 * many
-        subscriptions = lambda: int(str(shared_server.ask("PUBSUB", "NUMPAT")))  # noqa: E731
-        await eventually_async(lambda: subscriptions() == 0, "nobody listens")
+        await eventually_async(lambda: shared_server.ask("PUBSUB", "NUMPAT") == 0, "nobody listens")
 
 
 async def test_a_woken_waiter_that_leaves_wakes_the_next(
@@ -795,7 +794,10 @@ async def test_a_woken_waiter_that_leaves_wakes_the_next(
 
 async def test_those_who_wait_hear_again_after_a_cut(shared_server: Valkey, backend: RedisBackend) -> None:
     """A waiter, and an observer of an election: of what they missed meanwhile, and of each release after that."""
-    subscribed = lambda: shared_server.ask("PUBSUB", "NUMPAT")  # noqa: E731
+
+    def subscribed() -> Any:
+        return shared_server.ask("PUBSUB", "NUMPAT")
+
     lock = backend.aio.lock("/test/cut")
 
     async def once() -> None:

@@ -313,6 +313,7 @@ def test_what_another_one_has_is_not_deleted(etcd: EtcdMember) -> None:
         proxy.restore()
         taking.result()
         grant = eventually(lambda: other.lock(TWO).try_acquire(owner="other"), "it is free")
+        assert grant is not None
         renewed = kept.deadline
         for _ in range(3):
             eventually(lambda renewed=renewed: kept.deadline > renewed, "the session is renewed")

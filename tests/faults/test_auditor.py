@@ -17,6 +17,7 @@ import redis
 
 from app.audit import Auditor, AuditVerdict
 from app.audit import auditor as auditor_module
+from app.sale import Answer
 from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics
@@ -58,18 +59,27 @@ def the_auditor(instances: list[Instance]) -> Instance:
     """Wait until all instances report that the auditor has looked, and return the one that leads."""
 
     def found() -> Instance | None:
-        [one] = auditors(instances) or [None]
+        leading = auditors(instances)
+        if not leading:
+            return None
+        [one] = leading
         named = {audit_of(instance).get("auditor") for instance in instances}
-        return one if one and named == {str(one.port)} else None
+        return one if named == {str(one.port)} else None
 
-    return eventually(found, "one is the auditor, and all know what it found", TTL_S + 4 * WITHIN_S)
+    one = eventually(found, "one is the auditor, and all know what it found", TTL_S + 4 * WITHIN_S)
+    assert one is not None
+    return one
 
 
 @pytest.mark.parametrize("end", ["kill -9", "SIGTERM"])
 def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, end: str) -> None:
     """All instances show the auditor's findings; when it dies, another one, and only one, takes over."""
     # A process that ends resigns; a killed process leads for another TTL.
-    others = {"audit_interval_s": EVERY_S, "lock_ttl_s": TTL_S if end == "kill -9" else 600, "lock_prefix": prefix}
+    others: dict[str, Any] = {
+        "audit_interval_s": EVERY_S,
+        "lock_ttl_s": TTL_S if end == "kill -9" else 600,
+        "lock_prefix": prefix,
+    }
     with ExitStack() as stack:
         running = [stack.enter_context(Instance(etcd.endpoint, valkey.url, **others)) for _ in range(3)]
         answer = httpx.put(f"{running[0].url}/stock", json={"stock": 10}, headers=ADMIN)
@@ -99,7 +109,7 @@ def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: s
 
 def test_a_paused_auditor_is_overtaken(etcd: EtcdMember, valkey: Valkey, prefix: str) -> None:
     """A TTL after a pause another instance leads; on waking, the paused one knows, and its findings are ignored."""
-    others = {"audit_interval_s": EVERY_S, "lock_ttl_s": TTL_S, "lock_prefix": prefix}
+    others: dict[str, Any] = {"audit_interval_s": EVERY_S, "lock_ttl_s": TTL_S, "lock_prefix": prefix}
     with (
         Instance(etcd.endpoint, valkey.url, **others) as one,
         Instance(etcd.endpoint, valkey.url, **others) as another,
@@ -157,7 +167,7 @@ async def test_what_was_tampered_with_is_found(
 ) -> None:
     """A unit that was removed by hand is reported once, in the log and to all; so is its return."""
     with caplog.at_level(logging.INFO, "app.audit.auditor"):
-        raw = redis.Redis.from_url(valkey.url, decode_responses=True)
+        raw: Any = redis.Redis.from_url(valkey.url, decode_responses=True)
         async with audited(valkey) as (one, auditor):
             answers = await buy(one, 5)
             assert (await a_round(auditor)).consistent
@@ -181,7 +191,9 @@ async def test_what_was_tampered_with_is_found(
             assert len(said) == 3
             assert "stock + lucky is 999, but 1000" in said[0]
             assert any("idempotency key that an earlier order has" in line for line in said)
-            assert not any(answer.order.secret in line for line in said for answer in answers)
+            secrets = [answer.order.secret for answer in answers if isinstance(answer, Answer) and answer.order]
+            assert len(secrets) == 5
+            assert not any(secret in line for line in said for secret in secrets)
         raw.close()
     assert sum("agree again" in record.getMessage() for record in caplog.records) == 1
 
@@ -261,7 +273,7 @@ async def test_a_new_sale_while_it_looks(audited: Audited, valkey: Valkey, monke
         await buy(one, 5)
         await a_round(auditor)
         await buy(one, 1)  # so that there are orders to read
-        journal, begun = one.store.journal, []
+        journal, begun = one.store.journal, list[Any]()
 
         async def begin_before(*args: Any, **options: Any) -> Any:
             if not begun:
@@ -282,7 +294,7 @@ async def test_an_old_order_that_vanishes_is_found(
 ) -> None:
     """An old order that vanishes is found by the next round that reads all orders."""
     monkeypatch.setattr(auditor_module, "_AFRESH", 3)
-    raw = redis.Redis.from_url(valkey.url)
+    raw: Any = redis.Redis.from_url(valkey.url)
     async with audited(valkey) as (one, auditor):
         await buy(one, 5)
         assert (await a_round(auditor)).consistent
@@ -303,7 +315,12 @@ async def test_a_verdict_expires(audited: Audited, valkey: Valkey) -> None:
 def test_one_that_can_not_look_gives_the_office_up(etcd: EtcdMember, valkey: Valkey, prefix: str) -> None:
     """An auditor that is cut off from the store resigns, so that another instance can audit."""
     with Proxy(valkey.port) as proxy:
-        others = {"audit_interval_s": EVERY_S, "lock_ttl_s": 600, "store_timeout_ms": 1000, "lock_prefix": prefix}
+        others: dict[str, Any] = {
+            "audit_interval_s": EVERY_S,
+            "lock_ttl_s": 600,
+            "store_timeout_ms": 1000,
+            "lock_prefix": prefix,
+        }
         cut_off = f"redis://127.0.0.1:{proxy.port}"
         with Instance(etcd.endpoint, cut_off, **others) as one:
             httpx.put(f"{one.url}/stock", json={"stock": 10}, headers=ADMIN)
@@ -362,7 +379,9 @@ async def test_an_away_store_is_no_verdict(audited: Audited) -> None:
 @pytest.mark.parametrize("why", ["no elections", "no interval"])
 def test_there_may_be_no_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, why: str) -> None:
     """Redis' locks have no elections, and an interval of 0 turns the auditor off; the stock's answer says so."""
-    others = {"lock": valkey.url, "audit_interval_s": EVERY_S} if why == "no elections" else {"audit_interval_s": 0}
+    others: dict[str, Any] = {"audit_interval_s": 0}
+    if why == "no elections":
+        others = {"lock": valkey.url, "audit_interval_s": EVERY_S}
     with Instance(etcd.endpoint, valkey.url, lock_prefix=prefix, **others) as instance:
         assert httpx.put(f"{instance.url}/stock", json={"stock": 10}, headers=ADMIN).status_code == 200
         assert httpx.post(f"{instance.url}/stock/reduce").headers["x-seckill-outcome"] == "sold"

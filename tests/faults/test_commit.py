@@ -179,7 +179,7 @@ async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, val
     params, headers = {"buyer": BUYER}, {"Idempotency-Key": "k", "Accept": "application/json"}
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(valkey.port))
-        others = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
+        others: dict[str, Any] = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
         first = stack.enter_context(Instance(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", **others))
         second = stack.enter_context(Instance(etcd.endpoint, valkey.url, **others))
         async with shop(etcd.endpoint, valkey.url) as one, httpx.AsyncClient(timeout=60) as http:
@@ -320,8 +320,8 @@ async def test_a_settlement_that_the_fence_refuses_is_tried_again(valkey: Valkey
         [(_, refused)] = await in_doubt.resolve(Fence(3, "etcd:1"), in_doubt.next_parts())
         assert isinstance(refused, FenceRefused)
         assert in_doubt.has_work
-        [(_, ids)] = await in_doubt.resolve(Fence(10, "etcd:1"), in_doubt.next_parts())
-        assert ids == [order.id for order in await store.orders("default")]
+        [(_, numbers)] = await in_doubt.resolve(Fence(10, "etcd:1"), in_doubt.next_parts())
+        assert numbers == [order.record.number for order in await store.orders("default")]
         assert not in_doubt
         queue.close()
         with pytest.raises(NotDecided):

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -34,7 +35,7 @@ async def test_a_paused_holder_is_overtaken_and_sells_nothing_twice(lock: str, v
     """A holder is paused between its last check and its write; its lease ends, others sell all; then it writes."""
     with optional(lambda: LockServers(lock)) as servers, Proxy(valkey.port) as path:
         guard = "compare" if lock == "redlock" else "fence"
-        own = {"lock": servers.url, "guard": guard, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
+        own: dict[str, Any] = {"lock": servers.url, "guard": guard, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
         first = Instance("", f"redis://127.0.0.1:{path.port}/0", **own)
         with first, contextlib.ExitStack() as mending:
             mending.callback(first.resume)
@@ -70,7 +71,11 @@ async def test_a_hung_loop_gives_way(
     monkeypatch.setenv("HANG_AT", str(hang))
     monkeypatch.setenv("HANG_HOW", how)
     with optional(lambda: LockServers(lock)) as servers:
-        own = {"lock": servers.url, "guard": "compare" if lock == "redlock" else "fence", "lock_ttl_s": 5}
+        own: dict[str, Any] = {
+            "lock": servers.url,
+            "guard": "compare" if lock == "redlock" else "fence",
+            "lock_ttl_s": 5,
+        }
         hanging = Instance("", valkey.url, under=[sys.executable, "-m", "tests.harness.hung"], **own)
         other = Instance("", valkey.url, purchase_timeout_ms=60_000, **own)
         with hanging, other:

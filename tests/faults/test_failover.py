@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def trio() -> Iterator[SentinelSet]:
 
 async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: SentinelSet) -> None:
     """While the replica is frozen nobody hears "sold"; when it is back the same key gets its answer, with one order."""
-    options = {"store_wait_replicas": 1, "purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
+    options: dict[str, Any] = {"store_wait_replicas": 1, "purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
         assert (await one.submit(Purchase(sku="phone"))).outcome is Outcome.SOLD
@@ -46,7 +47,12 @@ async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: Sentinel
 
 async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: SentinelSet) -> None:
     """The primary is killed while two instances sell: every order that a buyer heard of is in the new one."""
-    options = {"store_wait_replicas": 1, "store_timeout_ms": 1000, "lock_ttl_s": 2, "purchase_timeout_ms": 6000}
+    options: dict[str, Any] = {
+        "store_wait_replicas": 1,
+        "store_timeout_ms": 1000,
+        "lock_ttl_s": 2,
+        "purchase_timeout_ms": 6000,
+    }
     async with (
         shop(etcd.endpoint, trio.url, instance="one", **options) as one,
         shop(etcd.endpoint, trio.url, instance="two", **options) as two,
@@ -92,7 +98,12 @@ async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: Sen
 
     One replica's link stalls; then the primary and the other replica are gone, and the late one is promoted.
     """
-    options = {"store_wait_replicas": 2, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 2000}
+    options: dict[str, Any] = {
+        "store_wait_replicas": 2,
+        "store_timeout_ms": 500,
+        "lock_ttl_s": 2,
+        "purchase_timeout_ms": 2000,
+    }
     async with shop(etcd.endpoint, trio.url, **options) as one:
         await one.set_stock("phone", 100)
         told = [await one.submit(Purchase(sku="phone", key=f"k{number}")) for number in range(3)]
@@ -125,7 +136,7 @@ async def test_one_of_two_is_not_enough(etcd: EtcdMember, trio: SentinelSet) -> 
 
 async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: SentinelSet) -> None:
     """An instance that waits for no replica loses a sale with the primary; it reports that, and stops selling."""
-    options = {"purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
+    options: dict[str, Any] = {"purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
         assert (await one.submit(Purchase(sku="phone"))).outcome is Outcome.SOLD

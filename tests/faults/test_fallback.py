@@ -61,9 +61,14 @@ async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
         await eventually_async(more, "both sell", despite=StockUnavailable)
 
     with optional(MariaDB) as mysql, Valkey() as redis:
-        others = {"lock": redis.url, "guard": "version"}
+        others: dict[str, Any] = {"lock": redis.url, "guard": "version"}
         # Few buyers per grant make the sale last long enough to be disturbed.
-        fallback = {"lock_fallback": "true", "lock_ttl_s": 600, "batch_max": 4, "purchase_timeout_ms": 60_000}
+        fallback: dict[str, Any] = {
+            "lock_fallback": "true",
+            "lock_ttl_s": 600,
+            "batch_max": 4,
+            "purchase_timeout_ms": 60_000,
+        }
         with (
             Instance("", mysql.url, **others, **fallback) as first,
             Instance("", mysql.url, **others, **fallback) as second,

@@ -69,7 +69,7 @@ async def disturbed(
     Until then, crowds of buyers are let in together: while they are served one by one there is time to look, even on
     a busy machine. Another crowd comes afterwards.
     """
-    others = {"batch_max": 1, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
+    others: dict[str, Any] = {"batch_max": 1, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
     with (
         Instance(etcd.endpoint, valkey.url, **others) as first,
         Instance(etcd.endpoint, valkey.url, **others) as second,

@@ -247,7 +247,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
     open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
     """After a crash of all, the dead auditor's lease has long to go: instances read the record as they start."""
-    others = {"lock_ttl_s": AGES_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
+    others: dict[str, Any] = {"lock_ttl_s": AGES_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
     async with open_one(alone=True) as operator:
         await put_on_sale(operator, "phone", "case")
         with Instance(etcd.endpoint, valkey.url, **others) as seller:
@@ -342,7 +342,7 @@ def test_a_paused_auditor_can_not_write_the_record(
     etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
     """A paused auditor's write arrives after its successor recorded a later order: the later one stands."""
-    others = {"lock_ttl_s": TTL_S, "audit_interval_s": 1, "lock_prefix": prefix}
+    others: dict[str, Any] = {"lock_ttl_s": TTL_S, "audit_interval_s": 1, "lock_prefix": prefix}
 
     def auditor(of: Instance) -> str | None:
         status, body = of.get("/stock?sku=phone")

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import httpx
 import psutil
@@ -46,7 +46,7 @@ def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> Non
             return int((await one.level("default")).lucky)
 
     asyncio.run(fill())
-    options = {"queue_max": QUEUE_MAX, "purchase_timeout_ms": 60_000, "request_timeout_ms": 60_000}
+    options: dict[str, Any] = {"queue_max": QUEUE_MAX, "purchase_timeout_ms": 60_000, "request_timeout_ms": 60_000}
     backend = EtcdBackend([etcd.endpoint], ttl_s=30)
     with ExitStack() as stack:
         stack.callback(backend.close)
@@ -82,7 +82,7 @@ def test_a_crowd_at_a_cold_instance(etcd: EtcdMember, valkey: Valkey) -> None:
             await one.set_stock("default", 100_000)
 
     asyncio.run(fill())
-    patient = {"purchase_timeout_ms": 60_000, "request_timeout_ms": 60_000}
+    patient: dict[str, Any] = {"purchase_timeout_ms": 60_000, "request_timeout_ms": 60_000}
     with Instance(etcd.endpoint, valkey.url, wait_ready=False, **patient) as instance:
         assert Crowd(instance.port, 3000).answers() == {"200": 3000}
 
@@ -90,7 +90,7 @@ def test_a_crowd_at_a_cold_instance(etcd: EtcdMember, valkey: Valkey) -> None:
 @pytest.fixture(scope="module")
 def guarded(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[Instance]:
     """Start an instance with short time-outs and few connections."""
-    options = {"request_timeout_ms": 1000, "connections_max": 60}
+    options: dict[str, Any] = {"request_timeout_ms": 1000, "connections_max": 60}
     with Instance(etcd.endpoint, valkey_server.url, **options) as instance:
         yield instance
 

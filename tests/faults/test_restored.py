@@ -103,7 +103,7 @@ async def until_sold(one: Counter) -> None:
 async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
     """A store that lacks acknowledged orders sells nothing; /readyz and `check` report it, and the operator decides."""
     etcd, valkey = own_etcd, own_valkey
-    options = {"purchase_timeout_ms": 10_000, "audit_interval_s": 0.2}
+    options: dict[str, Any] = {"purchase_timeout_ms": 10_000, "audit_interval_s": 0.2}
     async with shop(etcd.endpoint, valkey.url, with_auditor=True, **options) as one:
         await one.set_stock("default", 10)
         await sold(one, 3)

@@ -122,7 +122,7 @@ async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
     etcd: EtcdMember, valkey: Valkey, balancer: Balancer
 ) -> None:
     """Although the balancer's checks lag, every buyer gets an answer at the first try."""
-    others = {"drain_delay_s": 8}
+    others: dict[str, Any] = {"drain_delay_s": 8}
     instances = [Instance(etcd.endpoint, valkey.url, **others) for _ in range(2)]
     told: Counter[str] = Counter()
     over = False

@@ -55,7 +55,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def ask(instance: Instance, path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
     """Send a command, and return its answer, which must be one."""
-    about = {"Accept": "application/json", "Authorization": f"Bearer {TOKEN}", **headers}
+    about = {"Accept": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    about |= {name.replace("_", "-"): value for name, value in headers.items()}
     method = "PUT" if path.partition("?")[0] == "/stock" else "POST"
     answer = httpx.request(method, instance.url + path, json=body, headers=about, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -64,7 +65,7 @@ def ask(instance: Instance, path: str, body: dict[str, Any] | None = None, **hea
 
 
 def buy(instance: Instance, key: str, sku: str = "default") -> dict[str, Any]:
-    return ask(instance, f"/stock/reduce?sku={sku}&buyer=ann", **{"Idempotency-Key": key})
+    return ask(instance, f"/stock/reduce?sku={sku}&buyer=ann", idempotency_key=key)
 
 
 async def test_two_releases_sell_side_by_side(etcd: EtcdMember, store: str, packages: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import IntEnum, auto
@@ -42,6 +43,11 @@ class ChosenLoop(asyncio.BaseEventLoop):
     The receivers of events stand for processes, which share nothing in the loop: an event for one of them in a round in
     which another one runs could as well come after that round, and does.
     """
+
+    # What `BaseEventLoop` runs, in its own order; its types don't show them.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[Any]  # timers, whose own `_scheduled` and `_when` aren't shown either
+    _stopping: bool
 
     def __init__(self, schedule: Schedule, *, shuffled: bool = False) -> None:
         super().__init__()

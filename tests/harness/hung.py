@@ -13,11 +13,12 @@ from typing import Any
 
 from app import cli
 from app.sale import worker
+from app.sale.batch import decide_part
 from app.web import sse
 
 
 def main() -> None:
-    how, at, decide_part = os.environ["HANG_HOW"], Path(os.environ["HANG_AT"]), worker.decide_part
+    how, at = os.environ["HANG_HOW"], Path(os.environ["HANG_AT"])
     _unread, pipe = os.pipe()
 
     def decide(*arguments: Any, **options: Any) -> Any:

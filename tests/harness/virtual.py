@@ -51,4 +51,6 @@ def let_locks_count_on(now: Callable[[], float], monkeypatch: pytest.MonkeyPatch
     """Give leases, renewals and waits of the locks another clock."""
     monkeypatch.setattr(clock, "now", now)
     for kind in (Lease, Renewer, Wait):
-        monkeypatch.setitem(kind.__init__.__kwdefaults__, "clock", now)
+        defaults = kind.__init__.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "clock", now)

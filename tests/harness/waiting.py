@@ -13,8 +13,11 @@ _POLLED_S = 60.0  # on one that is much slower than that: a poll loses nothing b
 _PAUSE_S = 0.01
 
 
-def eventually(look: Callable[[], Value], what: str = "the condition", within_s: float = _POLLED_S) -> Value:
-    """Return the answer of `look` as soon as it is true; fail after `within_s`."""
+def eventually(look: Callable[..., Value], what: str = "the condition", within_s: float = _POLLED_S) -> Value:
+    """Return the answer of `look` as soon as it is true; fail after `within_s`.
+
+    It is called with nothing. `...`: a lambda in a loop has its variables as defaults, which mypy refuses for `[]`.
+    """
     deadline = time.monotonic() + within_s
     while not (value := look()):
         if time.monotonic() > deadline:
@@ -24,11 +27,11 @@ def eventually(look: Callable[[], Value], what: str = "the condition", within_s:
 
 
 async def eventually_async(
-    look: Callable[[], Any],
+    look: Callable[..., Any],
     what: str = "the condition",
     within_s: float = _POLLED_S,
     *,
-    until: Callable[[Any], object] = bool,
+    until: Callable[..., object] = bool,
     despite: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:
     """Do the same in a task, for any function. `until` accepts an answer; errors in `despite` are retried."""

@@ -211,7 +211,7 @@ async def test_a_signed_buyer(open_client: OpenClient) -> None:
         token(aud="seckill-staging"),
         token(nbf=time.time() + 3600),
         token(SECRET, "HS512"),
-        jwt.encode({"sub": "ann", "exp": time.time() + 60}, None, "none"),
+        jwt.encode({"sub": "ann", "exp": time.time() + 60}, "", "none"),
         token()[:-2],
     ],
     ids=[

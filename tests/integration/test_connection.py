@@ -12,6 +12,7 @@ from typing import Any, cast
 import jwt
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import fencelock
 from app.main import create_app
@@ -357,13 +358,13 @@ async def test_request_ids(etcd: EtcdMember, valkey: Valkey, caplog: pytest.LogC
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Record the paths of the requests that uvicorn made tasks for."""
     paths: list[str] = []
-    start = uvicorn.protocols.http.httptools_impl.HttpToolsProtocol._start_asgi_task
+    start = HttpToolsProtocol._start_asgi_task
 
     def note(self: Any, cycle: Any, app: Any) -> None:
         paths.append(cycle.scope["path"])
         start(self, cycle, app)
 
-    monkeypatch.setattr(uvicorn.protocols.http.httptools_impl.HttpToolsProtocol, "_start_asgi_task", note)
+    monkeypatch.setattr(HttpToolsProtocol, "_start_asgi_task", note)
     yield paths
 
 

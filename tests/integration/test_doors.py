@@ -22,7 +22,12 @@ from tests.harness.waiting import eventually_async
 SECRET = "whsec_" + base64.b64encode(b"a provider's secret of 32 bytes.").decode()
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 SHOP = {"Authorization": "Bearer the-shops-token"}
-SETTINGS = {"payments_secret": SECRET, "shop_token": "the-shops-token", "holds_from": "anybody", "audit_interval_s": 0}
+SETTINGS: dict[str, Any] = {
+    "payments_secret": SECRET,
+    "shop_token": "the-shops-token",
+    "holds_from": "anybody",
+    "audit_interval_s": 0,
+}
 
 Paid = Callable[[httpx.AsyncClient, str, dict[str, Any]], Awaitable[httpx.Response]]
 
@@ -38,7 +43,9 @@ async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncCli
 async def running(etcd: EtcdMember, store: Valkey, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
     with Instance(etcd.endpoint, store.url, **SETTINGS, **others) as instance:
         async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60) as found:
-            for sku, terms in {"free": {}, "gone": {"stock": 0}, "paid": {"price": 499, "currency": "EUR"}}.items():
+            every: dict[str, dict[str, Any]]
+            every = {"free": {}, "gone": {"stock": 0}, "paid": {"price": 499, "currency": "EUR"}}
+            for sku, terms in every.items():
                 stock = {"stock": 1000, "new_sale": True, "forget_orders": "all"} | terms
                 (await found.put("/stock", params={"sku": sku}, json=stock, headers=OPERATOR)).raise_for_status()
             yield found
@@ -100,7 +107,7 @@ def told(answer: httpx.Response) -> tuple[int, str, Any, list[str]]:
 async def test_each_request_at_both_doors(http: httpx.AsyncClient) -> None:
     """The table: asked at the connection, and with an escaped path, which goes through ASGI, each gets its answer."""
     for name, (path, headers, body, status, said) in CASES.items():
-        asked = {"headers": {"Accept": "application/json"} | headers}
+        asked: dict[str, Any] = {"headers": {"Accept": "application/json"} | headers}
         if body is not None:
             asked |= {"json": body}
         answers = [told(await http.post(one, **asked)) for one in (path, escaped(path))]

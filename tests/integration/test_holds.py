@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import BuyerRequired, HoldsNotPossible, KeyReused, NotDecided
-from app.orders import Answer, Cancel, Confirm, EventKind, Extend, Hold, OrderId, OrderState, Purchase, Refund
+from app.orders import Answer, Cancel, Confirm, EventKind, Extend, Hold, OrderId, OrderState, Purchase, Record, Refund
 from app.orders import record as records
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask, optional
@@ -61,6 +61,12 @@ def about(answer: Answer) -> OrderId:
     return answer.order
 
 
+def record(answer: Answer) -> Record:
+    """Return the order's record as the answer has it."""
+    assert answer.record is not None
+    return answer.record
+
+
 async def confirm(one: Any, answer: Answer, ref: str, **fields: Any) -> Answer:
     found: Answer = await one.submit(Confirm(*about(answer), ref, **fields))
     return found
@@ -99,10 +105,10 @@ async def test_from_hold_to_payment(one: Any) -> None:
     """A unit is held, then paid; each step moves it from one place to the next."""
     await one.set_stock("default", 2)
     held = await hold(one, "ann", ref="order 7")
-    assert (held.outcome, held.record.ref, held.record.state) == ("held", "order 7", "held")
+    assert (held.outcome, record(held).ref, record(held).state) == ("held", "order 7", "held")
     assert await units(one) == (1, 1, 0)
     paid = await confirm(one, held, "p1")
-    assert (paid.outcome, paid.record.payment_ref, paid.order) == ("confirmed", "p1", held.order)
+    assert (paid.outcome, record(paid).payment_ref, paid.order) == ("confirmed", "p1", held.order)
     assert await units(one) == (1, 0, 1)
     assert await kinds(one, held) == ["held", "confirmed"]
     again = await confirm(one, held, "p1")
@@ -149,7 +155,7 @@ async def test_a_key_holds_once(one: Any) -> None:
     assert not first.replayed
     await one.submit(Extend(*about(first), key="k"))
     second = await hold(one, "ann", key="k")
-    assert (second.order, second.replayed, second.record.extended) == (first.order, True, True)
+    assert (second.order, second.replayed, record(second).extended) == (first.order, True, True)
     with pytest.raises(KeyReused):
         await hold(one, "ann", 2, key="k")
     paid = await confirm(one, first, "p1", key="k")
@@ -181,7 +187,7 @@ async def test_a_second_payment_is_given_back(one: Any) -> None:
     await confirm(one, held, "p1")
     for _ in range(2):
         second = await confirm(one, held, "p2")
-        assert (second.outcome, second.refund, second.record.payment_ref) == ("duplicate_payment", "p2", "p1")
+        assert (second.outcome, second.refund, record(second).payment_ref) == ("duplicate_payment", "p2", "p1")
     assert (await confirm(one, other, "p1")).outcome == "payment_ref_in_use"
     assert (await confirm(one, other, "p2")).outcome == "payment_ref_in_use"
     assert await kinds(one, held) == ["held", "confirmed", "refund_due"]
@@ -285,7 +291,7 @@ async def test_grace(etcd: EtcdMember, store: str) -> None:
     async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=3600) as one:
         await one.set_stock("default", 1)
         held = await hold(one, "ann")
-        assert held.record.due_ms == held.record.pay_by_ms + 3_600_000
+        assert record(held).due_ms == record(held).pay_by_ms + 3_600_000
 
         async def later() -> bool:
             await one.give_back("default")
@@ -304,7 +310,7 @@ async def test_extension(one: Any) -> None:
     held = await hold(one, "ann")
     first = await one.submit(Extend(*about(held)))
     assert (first.outcome, first.record.extended) == ("extended", True)
-    assert first.record.pay_by_ms >= held.record.pay_by_ms
+    assert first.record.pay_by_ms >= record(held).pay_by_ms
     second = await one.submit(Extend(*about(held)))
     assert (second.outcome, second.record.pay_by_ms) == ("already_extended", first.record.pay_by_ms)
     await confirm(one, held, "p1")
@@ -442,7 +448,7 @@ async def test_the_amount(one: Any) -> None:
     """A payment of another amount than the price confirms nothing, and is noted once for the operator."""
     await one.set_stock("default", 5, terms={"price": 499, "currency": "EUR"})
     held = await hold(one, "ann", 2)
-    assert (held.record.price, held.record.currency, held.record.to_pay) == (499, "EUR", 998)
+    assert (record(held).price, record(held).currency, record(held).to_pay) == (499, "EUR", 998)
     for _ in range(2):
         assert (await confirm(one, held, "p1", amount=499)).outcome == "amount_mismatch"
     assert (await confirm(one, held, "p1", amount=998, currency="USD")).outcome == "amount_mismatch"
@@ -459,7 +465,7 @@ async def test_a_wrong_amount_is_given_back(one: Any) -> None:
         assert (await confirm(one, held, ref, amount=100)).outcome == "amount_mismatch"
         assert (await confirm(one, other, ref, amount=499)).outcome == "payment_ref_in_use"
     answer = await confirm(one, paid, "right", amount=499)
-    assert (answer.outcome, answer.record.refunds_due) == ("confirmed", ("p1",))
+    assert (answer.outcome, record(answer).refunds_due) == ("confirmed", ("p1",))
     assert (await confirm(one, paid, "p1", amount=100)).refund == "p1"
     answer = await one.submit(Cancel(*about(cancelled)))
     assert (answer.outcome, answer.record.refunds_due) == ("cancelled", ("p2",))
@@ -467,7 +473,7 @@ async def test_a_wrong_amount_is_given_back(one: Any) -> None:
         answer = await one.submit(Refund(*about(held), restock=False, payment_ref=ref))
         assert (answer.outcome, answer.record.refunds_due) == ("refunded", ())
         answer = await confirm(one, held, ref, amount=100)
-        assert (answer.refund, answer.record.refunds_due) == (None, ())  # else the shop would give it back once more
+        assert (answer.refund, record(answer).refunds_due) == (None, ())  # else the shop would give it back once more
     assert (await confirm(one, settled, "late", amount=499)).outcome == "confirmed"
     assert await kinds(one, paid) == ["held", "amount_mismatch", "confirmed", "refund_due", "refunded"]
     assert await kinds(one, settled) == ["held", "amount_mismatch", "refunded", "confirmed"]
@@ -498,11 +504,12 @@ async def test_all_in_one_batch(one: Any) -> None:
     assert {str(answer.outcome) for answer in first} == {"held"}
     commands: list[Any] = []
     for number, answer in enumerate(first):
-        commands += [
+        turns: list[list[Any]] = [
             [Confirm(*about(answer), f"p{number}")],
             [Cancel(*about(answer))],
             [Extend(*about(answer)), Confirm(*about(answer), f"p{number}"), Confirm(*about(answer), f"q{number}")],
-        ][number % 3]
+        ]
+        commands += turns[number % 3]
         commands.append(Purchase(1, "default", f"other {number}"))
     answers = await asyncio.gather(*(one.submit(command) for command in commands))
     told = Counter(

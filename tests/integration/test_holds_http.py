@@ -150,7 +150,7 @@ async def test_what_has_a_price_is_not_given(http: httpx.AsyncClient) -> None:
     for method in ("GET", "POST"):
         for headers in ({}, {"Idempotency-Key": f"k-{method}"}, {"Authorization": f"Bearer {SHOP}"}):
             for accept in ("application/json", "text/plain"):
-                wish = {"buyer": "eve", "quantity": 5}
+                wish: dict[str, str | int] = {"buyer": "eve", "quantity": 5}
                 told = await http.request(method, "/stock/reduce", params=wish, headers=headers | {"Accept": accept})
                 assert (told.status_code, told.headers["X-Seckill-Outcome"]) == (200, "hold_required")
                 assert "X-Seckill-Order" not in told.headers
@@ -193,8 +193,8 @@ async def test_the_shop_is_shown_no_strangers_hold(http: httpx.AsyncClient) -> N
     assert told.json()["outcome"] == "sold_out"
     assert theirs not in told.text
     await http.put("/stock", json={"stock": 1}, headers=OPERATOR)
-    wishes = [{"headers": {}}, {"headers": BACK_END}, {"headers": BACK_END}]  # in one batch, perhaps
-    answers = await asyncio.gather(*(http.post("/holds", json={"buyer": "other"}, **wish) for wish in wishes))
+    senders: list[dict[str, str]] = [{}, BACK_END, BACK_END]  # in one batch, perhaps
+    answers = await asyncio.gather(*(http.post("/holds", json={"buyer": "other"}, headers=one) for one in senders))
     mine = {one.json().get("id") for one in answers[1:]} - {None}
     assert answers[0].json().get("id") not in mine
 
@@ -228,7 +228,7 @@ async def test_who_may_hold(etcd: EtcdMember, valkey: Valkey, settings: dict[str
 def test_the_page_or_the_shop_holds() -> None:
     """With the page that holds, the shop can't be the only one who does: the settings are refused together."""
     with pytest.raises(ValueError, match="SECKILL_HOLDS_FROM=shop: with SECKILL_PAY_URL the page holds"):
-        Settings(_env_file=None, holds_from="shop", pay_url="https://pay.example")  # type: ignore[call-arg]
+        Settings(_env_file=None, holds_from="shop", pay_url="https://pay.example")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_each_line_is_an_object_and_each_grant_a_line(etcd: EtcdMember) -> None:
     """In calm and in trouble an instance logs JSON with its name, and nothing about buyers or secrets."""
     with Valkey(options=["--requirepass", PASSWORD]) as valkey:
         store = f"redis://:{PASSWORD}@127.0.0.1:{valkey.port}/0"
-        options = {"log_format": "json", "log_level": "debug", "purchase_timeout_ms": 5000}
+        options: dict[str, Any] = {"log_format": "json", "log_level": "debug", "purchase_timeout_ms": 5000}
         with Instance(etcd.endpoint, store, **options) as instance:
             put_stock(instance, 4)
             for bought in (1, 2, 3):
@@ -110,7 +110,7 @@ def test_a_line_says_what_it_is_about(lonely_etcd: EtcdMember, valkey: Valkey) -
 
 def test_the_lock_says_whose_grant_it_could_not_give_back(lonely_etcd: EtcdMember, valkey: Valkey) -> None:
     """A failed release logs from a thread, and still names the grant's token."""
-    options = {"log_format": "json", "log_level": "debug", "store_timeout_ms": 10_000}
+    options: dict[str, Any] = {"log_format": "json", "log_level": "debug", "store_timeout_ms": 10_000}
     with (
         ThreadPoolExecutor() as buyers,
         Instance(lonely_etcd.endpoint, valkey.url, audit_interval_s=0, **options) as instance,

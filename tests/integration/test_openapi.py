@@ -15,6 +15,7 @@ import redis
 import schemathesis
 from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
+from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from app.main import create_app
@@ -32,7 +33,7 @@ LEFT_OUT = ["/stock/live", "/control/live", "/control/rush", "/control/pause"]
 NOWHERE = settings("http://127.0.0.1:1", "redis://127.0.0.1:1")  # the document needs no server
 
 
-def described(*, with_token: bool) -> Any:
+def described(*, with_token: bool) -> BaseSchema:
     """Return the operations, with the same requests in each run. Existing names come up often."""
     load_all_checks()
     likely = {"sku": ["rare"], "buyer": ["ann"], "key": ["press-1"]}  # a request without a sku is for "default"
@@ -74,7 +75,7 @@ class Shopfront(Instance):
             change |= {"limit_per_buyer": None, "starts_at": None, "ends_at": None}
             httpx.put(f"{self.url}/stock", params={"sku": sku}, json=change, headers=OPERATOR).raise_for_status()
 
-    def judge(self, who: str, case: schemathesis.Case, headers: dict[str, str]) -> Any:
+    def judge(self, who: str, case: schemathesis.Case[Any], headers: dict[str, str]) -> Any:
         """Send the request, check the answer. A 503 fails like any 5xx, as all servers are up."""
         answer = case.call(self.url, headers=headers)
         outcome = answer.headers.get("x-seckill-outcome", [None])[0]
@@ -114,13 +115,13 @@ def opened_anew(shopfront: Shopfront) -> None:
 
 
 @for_operators.parametrize()
-def test_the_operator_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
+def test_the_operator_gets_documented_answers(case: schemathesis.Case[Any], shopfront: Shopfront) -> None:
     """With the token, JSON answers have the documented status, content type, headers and body, never a 5xx."""
     shopfront.judge("operator", case, OPERATOR)
 
 
 @for_buyers.parametrize()
-def test_everybody_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
+def test_everybody_gets_documented_answers(case: schemathesis.Case[Any], shopfront: Shopfront) -> None:
     """Without a token, text answers do as well, but the operator's endpoints are closed."""
     shopfront.judge("buyer", case, BUYER)
 

@@ -42,7 +42,8 @@ async def test_a_new_sale_has_to_know_what_it_forgets(open_client: OpenClient, g
     assert (await put(http, stock=5, new_sale=True)).status_code == 200  # there are no orders
     for _ in range(2):
         assert await outcome(http) == "sold"
-    for how in ({}, {"forget_orders": 0}, {"forget_orders": 1}):
+    hows: list[dict[str, Any]] = [{}, {"forget_orders": 0}, {"forget_orders": 1}]
+    for how in hows:
         problem = is_problem(await put(http, stock=5, new_sale=True, **how), 412)
         assert (problem["type"], problem["orders"]) == ("urn:seckill:has-orders", 2)
         assert "2 orders of 'default' would be forgotten" in problem["detail"]

@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from app.cli import app
 from lab.servers import EtcdMember, Valkey
@@ -62,7 +61,7 @@ async def find(http: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
 
 async def seckill(*arguments: str, env: dict[str, str]) -> Result:
     """Run the command beside this test's instance."""
-    return await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "160", **env})
+    return await asyncio.to_thread(lambda: CliRunner().invoke(app, arguments, env={"COLUMNS": "160", **env}))
 
 
 def number_of(order: str) -> str:
@@ -296,7 +295,7 @@ async def test_one_among_very_many(etcd: EtcdMember, valkey: Valkey, env: dict[s
         http.headers.update(OPERATOR)
         assert [one["buyer"] for one in await find(http, number=number)] == [f"b{last}"]
         for query in ({"buyer": f"b{last}"}, {"ref": f"R{last}"}):
-            found, after, requests = [], None, 0
+            found, after, requests = list[dict[str, Any]](), None, 0
             while True:
                 page = (await http.get("/orders", params=query | ({"after": after} if after else {}))).json()
                 assert page["looked"] <= 5000

@@ -441,7 +441,10 @@ async def test_an_item_that_cant_be_read(
         assert "unreadable" in warning
         assert warning.endswith(": default")
         await held(shop, "ann", sku="zoo")
-        zoo = lambda: [event["data"]["buyer"] for event in shop_end.got if event["data"]["sku"] == "zoo"]  # noqa: E731
+
+        def zoo() -> list[str]:
+            return [event["data"]["buyer"] for event in shop_end.got if event["data"]["sku"] == "zoo"]
+
         await eventually_async(lambda: sorted(zoo()) == ["ann", "parked"], "the others' events")
         assert len(shop.sender.warnings) == 1
         if what == "entry":

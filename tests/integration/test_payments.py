@@ -221,6 +221,7 @@ async def test_what_is_given_away_is_a_warning(
     etcd: EtcdMember, valkey: Valkey, others: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where payments are set up /readyz names each item with units left and no price, and waits for no slow look."""
+    http: httpx.AsyncClient
 
     async def warnings() -> Any:
         answer = await http.get("/readyz")
@@ -229,7 +230,8 @@ async def test_what_is_given_away_is_a_warning(
 
     priced = {"price": 499, "currency": "EUR"}
     async with client(etcd.endpoint, valkey.url, **others) as http:
-        for sku, terms in {"free": {}, "gone": {"stock": 0}, "paid": priced}.items():
+        every: dict[str, dict[str, Any]] = {"free": {}, "gone": {"stock": 0}, "paid": priced}
+        for sku, terms in every.items():
             stock = {"stock": 1, "new_sale": True, "forget_orders": "all"} | terms
             (await http.put("/stock", params={"sku": sku}, json=stock, headers=OPERATOR)).raise_for_status()
         assert await warnings() == (["free has no price: it is sold for nothing"] if others else [])
@@ -466,7 +468,7 @@ async def test_stripes_signatures(http: httpx.AsyncClient) -> None:
     for wrong in ({"secret": "whsec_other"}, {"at": int(time.time()) - 3600}):
         assert (await of_stripe(http, "payment_intent.succeeded", intent, **wrong)).status_code == 400
     for signature in ("", "t=1,v1=\xe9"):
-        headers = {"Stripe-Signature": signature.encode("latin-1")}
+        headers = [(b"Stripe-Signature", signature.encode("latin-1"))]
         assert (await http.post("/payments/stripe", content=b"{}", headers=headers)).status_code == 400
     missing = f"{held.rpartition('~')[0]}~{32 * '0'}"
     lost = await of_stripe(http, "payment_intent.succeeded", intent | {"metadata": {"hold": missing}})

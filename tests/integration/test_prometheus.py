@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -31,7 +32,7 @@ QUIET = {
 @pytest.fixture
 def instances(etcd: EtcdMember, valkey: Valkey) -> Iterator[list[Instance]]:
     """Start two instances that sell; one of them soon becomes the auditor, and has a lease to renew."""
-    others = {"lock_ttl_s": 10, "audit_interval_s": 0.2, "webhook_secret": SECRET}
+    others: dict[str, Any] = {"lock_ttl_s": 10, "audit_interval_s": 0.2, "webhook_secret": SECRET}
     others |= {"webhook_url": f"http://127.0.0.1:{free_port()}/events"}  # where nobody is
     with (
         Instance(etcd.endpoint, valkey.url, **others) as one,

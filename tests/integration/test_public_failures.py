@@ -27,8 +27,8 @@ from tests.harness.shop import TOKEN, client, shop
 from tests.harness.waiting import eventually_async
 
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
-BRIEF = {"hold_s": 1.0, "pay_s": 1.0, "grace_s": 0}
-LASTING = {"purchase_timeout_ms": 60_000}
+BRIEF: dict[str, Any] = {"hold_s": 1.0, "pay_s": 1.0, "grace_s": 0}
+LASTING: dict[str, Any] = {"purchase_timeout_ms": 60_000}
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -27,7 +28,7 @@ def test_secrets_stay_secret() -> None:
             etcdctl(etcd.endpoint, *command)
         lock = etcd.endpoint.replace("http://", f"root:{SECRETS['lock']}@")
         store = f"redis://:{SECRETS['store']}@127.0.0.1:{valkey.port}/0"
-        options = {
+        options: dict[str, Any] = {
             "admin_token": SECRETS["admin"],
             "log_level": "debug",
             "purchase_timeout_ms": 500,

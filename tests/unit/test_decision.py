@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BuyerRequired, KeyReused
-from app.orders import Hold, HoldOutcome, Outcome, Purchase, Settled, Snapshot, decide
+from app.orders import Command, Hold, HoldOutcome, OrderId, Outcome, Purchase, Settled, Snapshot, decide
 from app.orders.decision import Decision, Windows
 
 quantities = st.lists(st.integers(1, 8), max_size=60)
@@ -19,7 +19,7 @@ purchases = st.lists(
 )
 
 
-def outcomes(decisions: list[Decision]) -> list[Outcome | None]:
+def outcomes(decisions: list[Decision]) -> list[object]:
     return [decision.outcome for decision in decisions]
 
 
@@ -79,7 +79,7 @@ def test_a_key_buys_once(stock: int, line: list[Purchase], limit: int) -> None:
 
 def test_a_settled_key_gets_its_answer_again() -> None:
     """A key that the store knows gets the same answer, without units, even if units are there by now."""
-    sold = Settled("sold", 1, "ann", "order-1")
+    sold = Settled("sold", 1, "ann", OrderId("default", "1-1", "s"))
     refused = Settled("sold_out", 1, "bob")
     snapshot = Snapshot(5, 1, settled={"a": sold, "b": refused})
     line = [Purchase(1, buyer="ann", key="a"), Purchase(1, buyer="bob", key="b")]
@@ -107,7 +107,7 @@ def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -
 @given(line=purchases, stock=st.integers(0, 60), limit=st.integers(0, 5), price=st.integers(0, 10**6))
 def test_what_has_a_price_is_held(line: list[Purchase], stock: int, limit: int, price: int) -> None:
     """Nothing of it is sold at once, whatever the rest of the batch is, and a purchase takes no unit from a hold."""
-    commands = [Hold(1, buyer="dan"), *line] if stock else line
+    commands: list[Command] = [Hold(1, buyer="dan"), *line] if stock else [*line]
     decided = decide(
         Snapshot(stock, 0), commands, limit_per_buyer=limit, windows=Windows(price=price, currency="EUR")
     ).decisions

@@ -29,7 +29,7 @@ from app.errors import (
     StockError,
     StockUnavailable,
 )
-from app.orders import Answer, Ask, Outcome, Purchase, Snapshot, Terms
+from app.orders import Answer, Ask, OrderId, Outcome, Purchase, Snapshot, Terms
 from app.sale import Rules
 from app.sale.queue import Entry
 from app.sale.worker import Worker
@@ -73,10 +73,10 @@ class Heard(Observer):
 
 
 class NoHold:
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         return True
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         pass
 
 
@@ -336,7 +336,7 @@ class Histories(RuleBasedStateMachine):
             assert sum(order.quantity for order in item.orders if order.buyer == buyer) <= LIMIT, "the limit"
         self._check_answers({order.id: order for order in item.orders})
 
-    def _check_answers(self, orders: dict[str, Any]) -> None:
+    def _check_answers(self, orders: dict[OrderId | None, Any]) -> None:
         first: dict[str, tuple[Answer, int]] = {}
         for (purchase, answer), (begun, over) in zip(self.told, self.restocks, strict=True):
             if isinstance(answer, Answer):

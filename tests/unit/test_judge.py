@@ -14,6 +14,7 @@ from lab.torture.history import (
     Belief,
     Count,
     End,
+    Event,
     Fault,
     History,
     Item,
@@ -134,7 +135,7 @@ def asked(made: History, *attempts: Attempt) -> Any:
     made.attempts += attempts
 
 
-def left(made: History, **changes: int) -> Any:
+def left(made: History, **changes: Any) -> Any:
     default, *others = at_end(made).left
     ends(made, left=(replace(default, **changes), *others))
 
@@ -416,7 +417,7 @@ def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     with file.open("w") as written:
         recorder = Recorder(History(made.setup), written)
-        for event in (
+        events: list[Event] = [
             *made.attempts,
             *made.looks,
             *made.restocks,
@@ -424,7 +425,8 @@ def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
             *made.counts,
             *made.faults,
             at_end(made),
-        ):
+        ]
+        for event in events:
             recorder.note(event)
     assert load(file) == made == recorder.history
     with pytest.raises(ValueError, match="not a line of a history"):

@@ -13,6 +13,7 @@ from lab.torture.history import (
     Delivery,
     End,
     Entry,
+    Event,
     Fault,
     Flow,
     Glance,
@@ -39,10 +40,9 @@ def entry(order: str, kind: str, at: float, *units: int, quantity: int = 1, **fa
     if kind == "extended":
         facts = {"pay_by": BEGIN_S + at + PAY_S} | facts
     buyer, key = facts.pop("buyer", name), f"visit of {name}" if kind == "held" else None
-    moves = (*units, 0, 0, 0)[:3]
-    return Entry(
-        sku, f"{at:g}", kind, order, 0, quantity, buyer, key, 1, f"batch {at:g}", 0, *moves, facts, BEGIN_S + at
-    )
+    stock, held, lucky = (*units, 0, 0, 0)[:3]
+    written = (1, f"batch {at:g}", 0, stock, held, lucky, facts, BEGIN_S + at)
+    return Entry(sku, f"{at:g}", kind, order, 0, quantity, buyer, key, *written)
 
 
 def paid(order: str, kind: str, at: float, ref: str, *units: int, quantity: int = 1, **facts: Any) -> Entry:
@@ -388,6 +388,7 @@ def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
     assert made.end is not None
     with file.open("w") as out:
         recorder = Recorder(History(made.setup), out)
-        for one in (*made.calls, *made.glances, *made.deliveries, made.end):
+        events: list[Event] = [*made.calls, *made.glances, *made.deliveries, made.end]
+        for one in events:
             recorder.note(one)
     assert load(file) == made == recorder.history

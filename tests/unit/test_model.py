@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lab.model.picture import draw
-from lab.model.protocol import BREAKS, SCOPES, SMALLEST, Mechanism, Protocol, Scope, canonical
+from lab.model.protocol import BREAKS, SCOPES, SMALLEST, Mechanism, Protocol, Scope, State, canonical
 from lab.model.search import Found, TooManyStates, explore
 
 # The least number of steps in which a promise breaks without the mechanism.
@@ -26,7 +26,7 @@ STEPS = {
 SLOW = {Mechanism.LOCK, Mechanism.TOKENS, Mechanism.MARKS}  # they take some seconds each
 
 
-def without(mechanism: Mechanism) -> tuple[Protocol, Found]:
+def without(mechanism: Mechanism) -> tuple[Protocol, Found[State]]:
     protocol = Protocol(SMALLEST.get(mechanism, Scope()), without=frozenset({mechanism}))
     return protocol, explore(protocol)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.main import create_app
-from app.orders import Answer, Outcome, Purchase
+from app.orders import Answer, OrderId, Outcome, Purchase
 from app.settings import load
 from app.web.auth import AdminAuth
 from app.web.call import asgi
@@ -42,7 +42,7 @@ class Till:
 
     def join(self, purchase: Purchase, **_: Any) -> Answer:
         self.asked.append(purchase)
-        return Answer(Outcome.SOLD, purchase.quantity, f"{purchase.sku}~1-1~{32 * 'a'}")
+        return Answer(Outcome.SOLD, purchase.quantity, OrderId(purchase.sku, "1-1", 32 * "a"))
 
 
 def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Headers, bytes, list[Purchase]]:

@@ -14,6 +14,7 @@ from app.sale.queue import Queue
 from app.sale.worker import Worker
 from app.stock import Fence
 from app.telemetry.observer import Observer
+from fencelock import Grant
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.virtual import VirtualLoop
 from tests.unit.test_histories import VirtualLock
@@ -143,8 +144,10 @@ class SlowlyReleased(VirtualLock):
         self._events = events
 
     @asynccontextmanager
-    async def holding(self, *, wait_s: float, hold_max_s: float) -> AsyncIterator[Any]:
-        async with super().holding(wait_s=wait_s, hold_max_s=hold_max_s) as grant:
+    async def holding(
+        self, *, wait_s: float | None = None, owner: object = None, hold_max_s: float | None = None
+    ) -> AsyncIterator[Grant]:
+        async with super().holding(wait_s=wait_s, owner=owner, hold_max_s=hold_max_s) as grant:
             yield grant
             for _ in range(3):
                 await asyncio.sleep(0)

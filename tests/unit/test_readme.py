@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from app.cli import app
@@ -66,8 +67,10 @@ def test_commands_are_real(page: Path) -> None:
             words = shlex.split(" ".join(words).removeprefix("ARGS="))
             if name not in ("demo", "up", "torture"):
                 continue
-        command = get_command(app).commands[name]
-        if hasattr(command, "commands") and words:
+        root = get_command(app)
+        assert isinstance(root, Group)
+        command = root.commands[name]
+        if isinstance(command, Group) and words:
             command = command.commands[words[0]]
         options = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options, line

@@ -95,7 +95,8 @@ def test_what_grows_is_named() -> None:
     columns = [column for quantity in QUANTITIES for column in quantity.columns(run.instances)]
     for at_s in AT_S:
         run.at_s.append(at_s)
-        run.samples.append(dict.fromkeys(columns, 100.0) | {"orders_per_s": at_s})
+        sample: dict[str, float | None] = dict.fromkeys(columns, 100.0)
+        run.samples.append(sample | {"orders_per_s": at_s})
     assert complaints(run.panels()) == []
     for at_s, sample in zip(AT_S, run.samples, strict=True):
         sample["instance-2 open_files"] = 100.0 + at_s / 10

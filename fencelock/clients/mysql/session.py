@@ -24,7 +24,7 @@ _END_MAX_S: Final = 5.0
 
 
 class Refused(Exception):
-    """The server's refusal of a statement, with a code that the caller asked to be told. The session is in order."""
+    """The server refused a statement with a code that the caller lists in `tell`. The session can still be used."""
 
     def __init__(self, code: int, text: object) -> None:
         super().__init__(text)
