@@ -93,7 +93,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lock, store = fencelock.name_of(lock.partition("://")[0]), registry.system_of(store)
         metrics.describe(name=settings.instance_name, version=_version(), lock=lock, store=store, guard=settings.guard)
         async with open_sale(settings, metrics, with_auditor=True) as sale:
-            ready = health.ready(sale.admin)
+            ready = health.ready(sale.readiness)
 
             async def lacks() -> list[str]:
                 checks, _ = await ready.at()
@@ -105,7 +105,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
             room = ControlRoom(
                 sale.shop,
-                sale.admin,
+                sale.readiness,
+                sale.store,
                 sale.journal,
                 sale.delaying,
                 instance=settings.instance_name,
@@ -119,7 +120,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             watching = asyncio.create_task(_watch(ready))
             state = State(
                 shop=sale.shop,
-                admin=sale.admin,
+                stock=sale.stock,
+                orders=sale.orders,
+                readiness=sale.readiness,
                 instance=settings.instance_name,
                 quantity_max=settings.quantity_max,
                 operator_port=settings.operator_port,
@@ -140,8 +143,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 looks=stock.looks_at(sale.shop, sale.auditor),
                 scrape=health.scrape(metrics),
                 ready=ready,
-                unpriced=health.unpriced(sale.admin),
-                locks=TtlCache(lambda _: sale.admin.contenders()),
+                unpriced=health.unpriced(sale.stock),
+                locks=TtlCache(lambda _: sale.readiness.contenders()),
                 warnings=not_promised,
                 callbacks=callbacks,
                 auditor=sale.auditor,

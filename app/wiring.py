@@ -10,10 +10,11 @@ from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
 from app.dashboard import DelayingStore, Journal
 from app.errors import ConfigurationError
+from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
 from app.outbox import Sender, Webhook
 from app.outbox.sender import AT_ONCE
-from app.sale import Admin, Rules, Shop
+from app.sale import Rules, Shop
 from app.sale.expiry import Expiry
 from app.settings import Settings
 from app.stock import StockStore, registry
@@ -27,10 +28,15 @@ from fencelock.fallback import FallbackBackend
 
 @dataclass(frozen=True, slots=True)
 class Sale:
-    """A sale and all that it stands on. `auditor` and `sender`: the candidates for these offices, if we are one."""
+    """A sale and all that it stands on: the buyers' side (`shop`), the operator's (`stock`, `orders`), and the parts.
+
+    `auditor` and `sender`: the candidates for these offices, if we are one.
+    """
 
     shop: Shop
-    admin: Admin
+    stock: StockAdmin
+    orders: OrderAdmin
+    readiness: Readiness
     store: StockStore
     journal: Journal
     delaying: DelayingStore | None
@@ -170,11 +176,13 @@ async def open_sale(
                 **({"halted": auditor.halted} if auditor else {}),
             )
             listed = catalogue_of(settings).told.keys() if settings.catalogue else None
-            operator = Admin(shop, backend.aio, store, learn=learn, catalogue=listed)
+            stands_on = (shop, backend.aio, store)
+            stock, orders = StockAdmin(*stands_on, learn=learn, catalogue=listed), OrderAdmin(*stands_on)
+            readiness = Readiness(*stands_on, learn=learn)
             metrics.watch_queues(lambda: shop.waiting_by_item)
             metrics.watch_blocked(lambda: shop.errors)
-            metrics.watch_mode(lambda: operator.mode)
-            metrics.watch_renewal(lambda: operator.renewing)
+            metrics.watch_mode(lambda: readiness.mode)
+            metrics.watch_renewal(lambda: readiness.renewing)
             if auditor is not None and with_auditor:
                 metrics.watch_auditor(
                     lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
@@ -190,7 +198,8 @@ async def open_sale(
                 metrics.watch_outbox(lambda: sender.figures)
                 sender.start()
             try:
-                yield Sale(shop, operator, store, journal, delaying, auditor if with_auditor else None, sender)
+                sides = (shop, stock, orders, readiness)
+                yield Sale(*sides, store, journal, delaying, auditor if with_auditor else None, sender)
             finally:
                 if sender is not None:
                     await sender.close()

@@ -96,8 +96,8 @@ def stock_show(
 
     async def show(sale: Sale) -> list[Level]:
         if sku:
-            return [await sale.admin.level(sku)]
-        found = await sale.admin.levels(await sale.admin.items())
+            return [await sale.store.level(sku)]
+        found = await sale.stock.levels(await sale.stock.items())
         return [level for level in found.values() if isinstance(level, Level)]
 
     _print_levels(with_sale(show), as_json)
@@ -146,7 +146,7 @@ def stock_set(
         if not yes and units is not None and not add:
             await questions.is_meant(sale, sku)
         forget = await questions.may_forget(sale, sku, export, yes=yes) if new_sale else None
-        return await sale.admin.set_stock(
+        return await sale.stock.set_stock(
             sku,
             units or 0,
             new_sale=new_sale,
@@ -190,9 +190,9 @@ def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: 
 
     async def change_each(sale: Sale) -> list[Level]:
         done = []
-        for one in await sale.admin.items() if everything else [sku]:
+        for one in await sale.stock.items() if everything else [sku]:
             try:
-                done.append(await sale.admin.set_stock(one, 0, add=True, terms=change, by=name_of(by)))
+                done.append(await sale.stock.set_stock(one, 0, add=True, terms=change, by=name_of(by)))
             except StockError as error:
                 if not everything:
                     raise
@@ -206,7 +206,7 @@ def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: 
 @stock.command("remove")
 def stock_remove(sku: Annotated[str, typer.Option(help="The item.")], by: By = "") -> None:
     """Remove an item of which nothing was sold, such as one whose name was mistyped."""
-    with_sale(lambda sale: sale.admin.remove(sku, by=name_of(by)))
+    with_sale(lambda sale: sale.stock.remove(sku, by=name_of(by)))
 
 
 @app.command()
@@ -216,7 +216,7 @@ def log(
     as_json: Json = False,
 ) -> None:
     """List operators' changes, the last one first: who, what, before and after."""
-    changes = with_sale(lambda sale: sale.admin.log(sku, limit=limit))
+    changes = with_sale(lambda sale: sale.stock.log(sku, limit=limit))
     if as_json:
         print_json([dataclasses.asdict(change) for change in changes])
     else:
@@ -238,8 +238,8 @@ def stock_unfence(
         typer.confirm(f"Have all instances that sell {sku!r} under the old lock system ended?", abort=True)
 
     async def unfence(sale: Sale) -> Level:
-        await sale.admin.unfence(sku, by=name_of(by))
-        return await sale.admin.level(sku)
+        await sale.stock.unfence(sku, by=name_of(by))
+        return await sale.store.level(sku)
 
     _print_levels([with_sale(unfence)], as_json)
 
@@ -257,13 +257,13 @@ def stock_accept_loss(
     """
 
     async def accept(sale: Sale) -> Level:
-        faults = await sale.admin.faults(sku)
+        faults = await sale.readiness.faults(sku)
         for fault in faults or [f"nothing is wrong with {sku!r}: no order is known to be lost"]:
             Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
         if not yes:
             typer.confirm(f"Are the lost orders of {sku!r} gone for good?", abort=True)
-        await sale.admin.accept_loss(sku, by=name_of(by))
-        return await sale.admin.level(sku)
+        await sale.stock.accept_loss(sku, by=name_of(by))
+        return await sale.store.level(sku)
 
     _print_levels([with_sale(accept)], as_json)
 
@@ -271,7 +271,7 @@ def stock_accept_loss(
 @app.command()
 def locks(as_json: Json = False) -> None:
     """Show the queue of each lock: the holder first, then the waiters in order."""
-    contenders = with_sale(lambda sale: sale.admin.contenders())
+    contenders = with_sale(lambda sale: sale.readiness.contenders())
     if as_json:
         print_json([dataclasses.asdict(contender) for contender in contenders])
         return
@@ -289,14 +289,14 @@ def check(
 
     async def audit(sale: Sale) -> list[Audit]:
         audits: list[Audit] = []
-        skus, said_at, compare = [sku] if sku else await sale.admin.items(), time.monotonic(), True
+        skus, said_at, compare = [sku] if sku else await sale.stock.items(), time.monotonic(), True
         async for page in sale.audits(skus):
             faults: dict[str, list[str]] = {}
             try:
                 if not audits:
-                    await sale.admin.learn()
+                    await sale.readiness.learn()
                 if page and compare:
-                    faults = await sale.admin.faults_of([one.sku for one in page])
+                    faults = await sale.readiness.faults_of([one.sku for one in page])
             except LockError as error:
                 say(f"not compared with the lock system: {error}")
                 compare = False

@@ -62,7 +62,7 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
 
         async def ask(sale: Sale) -> list[str]:
             if sku is not None:
-                await sale.admin.named(sku)
+                await sale.orders.named(sku)
             if since is not None:
                 asked = [sku or DEFAULT_SKU]
                 _check_since(since, (await sale.store.level(asked[0])).last_entry or "0")

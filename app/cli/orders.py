@@ -59,7 +59,7 @@ def orders_list(
         on = after
         while True:
             try:
-                page = await sale.admin.find(sku, wanted, after=on, limit=limit - len(found))
+                page = await sale.orders.find(sku, wanted, after=on, limit=limit - len(found))
             except ValueError as error:
                 raise typer.BadParameter(str(error), param_hint="--after") from None
             found, on = found + page.orders, page.next
@@ -88,7 +88,7 @@ def orders_show(number: Number, as_json: Json = False) -> None:
 
     async def look(sale: Sale) -> tuple[Order, list[Event]]:
         order = await _numbered(sale, number)
-        return order, await sale.admin.history(order)
+        return order, await sale.orders.history(order)
 
     order, events = with_sale(look)
     if as_json:
@@ -114,12 +114,12 @@ def orders_find(
 
     async def look(sale: Sale) -> list[Order]:
         if number:
-            one = await sale.admin.numbered(number)
+            one = await sale.orders.numbered(number)
             return [one] if one is not None and wanted.has(one) and sku in (None, one.sku) else []
         found: list[Order] = []
         with _progress() as advance:
-            total = sum([await sale.admin.count_orders(one) for one in await sale.admin.named(sku)])
-            async for page in sale.admin.pages(sku, wanted):
+            total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
+            async for page in sale.orders.pages(sku, wanted):
                 found += page.orders
                 unread.extend(page.unread)
                 advance(page.looked, total)
@@ -146,10 +146,10 @@ def orders_export(
 
     async def write(sale: Sale, file: TextIO) -> int:
         count = 0
-        total = sum([await sale.admin.count_orders(one) for one in await sale.admin.named(sku)])
+        total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
         file.write(head(form))
         with _progress() as advance:
-            async for page in sale.admin.pages(sku, wanted):
+            async for page in sale.orders.pages(sku, wanted):
                 refuse_gaps(page)
                 await asyncio.to_thread(file.write, lines(page.orders, form))
                 count += len(page.orders)
@@ -175,7 +175,7 @@ def orders_cancel(number: Number, yes: Yes = False, by: By = "", as_json: Json =
         order = await _numbered(sale, number)
         if not yes:
             typer.confirm(f"Cancel {_told(order)}?", abort=True, err=True)
-        return await sale.admin.cancel(order, by=name_of(by)), await _numbered(sale, number)
+        return await sale.orders.cancel(order, by=name_of(by)), await _numbered(sale, number)
 
     _done(*with_sale(cancel), as_json, ("cancelled", "already_cancelled"))
 
@@ -202,7 +202,7 @@ def orders_refund(
             again = typer.confirm("Are its units to be sold again?", err=True)
         if not yes:
             typer.confirm(f"Was the money given back for {_told(order)}?", abort=True, err=True)
-        answer = await sale.admin.refund(order, restock=again, payment_ref=payment, by=name_of(by))
+        answer = await sale.orders.refund(order, restock=again, payment_ref=payment, by=name_of(by))
         return answer, await _numbered(sale, number)
 
     _done(*with_sale(refund), as_json, ("refunded", "already_refunded"))
@@ -223,8 +223,8 @@ def buyers_erase(
         typer.confirm(f"Remove the name {name!r} for good?", abort=True, err=True)
 
     async def erase(sale: Sale) -> dict[str, int]:
-        skus = await sale.admin.items()
-        return {sku: count for sku in skus if (count := await sale.admin.erase(sku, name, by=name_of(by)))}
+        skus = await sale.stock.items()
+        return {sku: count for sku in skus if (count := await sale.orders.erase(sku, name, by=name_of(by)))}
 
     found = with_sale(erase)
     if as_json:
@@ -234,7 +234,7 @@ def buyers_erase(
 
 
 async def _numbered(sale: Sale, number: str) -> Order:
-    order = await sale.admin.numbered(number)
+    order = await sale.orders.numbered(number)
     if order is None:
         shape = "" if OrderId.parse_name(number) else f"; one is written as {OrderId(DEFAULT_SKU, number)}"
         raise SeckillError(f"there is no order {number!r}{shape}")

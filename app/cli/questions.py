@@ -33,12 +33,12 @@ def name_of(by: str) -> str:
 
 async def is_meant(sale: Sale, sku: str) -> None:
     """Ask whether an item is meant to be new, if there are others that it may be mistaken for."""
-    if sale.admin.catalogue is not None:
+    if sale.stock.catalogue is not None:
         return  # the catalogue knows all items
     try:
-        await sale.admin.level(sku)
+        await sale.store.level(sku)
     except UnknownItem:
-        if there := await sale.admin.items():
+        if there := await sale.stock.items():
             near = difflib.get_close_matches(sku, there, n=3) or there[:5]
             typer.confirm(
                 f"There is no item {sku!r} yet; there is {', '.join(near)}. Make a new one?", abort=True, err=True
@@ -55,7 +55,7 @@ async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) ->
             typer.echo(f"forgotten: {lost}", err=True)
         return count
     if count is None:
-        count = await sale.admin.count_orders(sku)
+        count = await sale.store.count_orders(sku)
     if count:
         orders = f"{_counted(count, 'order')} of {sku!r}" + (f", and {lost}," if lost else "")
         typer.confirm(f"{orders} will be forgotten. Begin a new sale?", abort=True, err=True)
@@ -72,7 +72,7 @@ async def _export(sale: Sale, sku: str, file: Path) -> int:
     form: Format = "csv" if file.suffix.lower() == ".csv" else "jsonl"
     with whole_file(file, "--export") as text:
         text.write(head(form))
-        async for page in sale.admin.pages(sku, EVERYTHING):
+        async for page in sale.orders.pages(sku, EVERYTHING):
             text.write(lines(page.orders, form))
             count += len(page.orders)
     return count

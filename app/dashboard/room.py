@@ -34,9 +34,10 @@ from app.dashboard.picture import (
 from app.dashboard.watch import Watch
 from app.errors import EXPECTED, UnknownItem
 from app.forever import run_forever
+from app.operator import Readiness
 from app.orders import DEFAULT_SKU, Hold, Outcome, Purchase
-from app.sale import Admin, Shop
-from app.stock import Level
+from app.sale import Shop
+from app.stock import Level, StockStore
 from fencelock import Scope
 
 _log = logging.getLogger(__name__)
@@ -93,7 +94,8 @@ class ControlRoom:
     def __init__(
         self,
         shop: Shop,
-        admin: Admin,
+        readiness: Readiness,
+        store: StockStore,
         journal: Journal,
         delaying: DelayingStore | None,
         *,
@@ -103,7 +105,8 @@ class ControlRoom:
         port: int = 0,
     ) -> None:
         self._shop = shop
-        self._admin = admin
+        self._readiness = readiness
+        self._store = store
         self._journal = journal
         self._delaying = delaying
         self._instance = instance
@@ -115,7 +118,7 @@ class ControlRoom:
         self._samples: dict[str, deque[Sample]] = {DEFAULT_SKU: deque()}  # of the items that were looked at last
         self._past: dict[str, dict[tuple[str, int, float], PastGrant]] = {}  # by lock: the grants that were seen
         self._number = 0
-        self._mode = admin.mode
+        self._mode = readiness.mode
         self._board: dict[str, _Notice] = {}
         self._heard: set[str] | None = None  # commands that were up at the last look; None before the first one
         self._said: set[str] = set()  # commands of ours that were not up yet
@@ -140,7 +143,7 @@ class ControlRoom:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._admin.notices({}, drop=[_REPORT + self._instance, _LOOK + self._instance])
+            await self._store.notices({}, drop=[_REPORT + self._instance, _LOOK + self._instance])
         except EXPECTED as error:
             _log.debug("the report stays up: %s", error)
 
@@ -152,7 +155,7 @@ class ControlRoom:
         While nobody watches, reports are short: it takes a second until they have grants and events.
         """
         self._looked_at = asyncio.get_running_loop().time()
-        level, queue = await asyncio.gather(self._shop.level(sku), self._admin.queue(sku), return_exceptions=True)
+        level, queue = await asyncio.gather(self._shop.level(sku), self._readiness.queue(sku), return_exceptions=True)
         for answer in (level, queue):
             if isinstance(answer, BaseException) and not isinstance(answer, EXPECTED):
                 raise answer
@@ -168,17 +171,17 @@ class ControlRoom:
         self._watch.reach("lock", str(queue) if isinstance(queue, EXPECTED) else None)
         self._watch.hear(instances)
         self._watch.audit(auditor)
-        if isinstance(queue, list) and self._admin.lock_system[1].scope is Scope.EVERYBODY:
+        if isinstance(queue, list) and self._readiness.lock_system[1].scope is Scope.EVERYBODY:
             self._watch.compare(lock, now, queue, instances, grants)
         return Picture(
             at=now,
             instance=self._instance,
             sku=sku,
             lock=lock,
-            lock_system=self._admin.lock_system[0],
-            lock_guarantees=self._admin.lock_system[1],
+            lock_system=self._readiness.lock_system[0],
+            lock_guarantees=self._readiness.lock_system[1],
             rehearsal=self._delaying is not None,
-            guarded=self._admin.guarded,
+            guarded=self._store.guarded,
             lease_ttl_s=self.lease_ttl_s,
             level=level if isinstance(level, Level) else None,
             missing=isinstance(level, UnknownItem),
@@ -262,7 +265,7 @@ class ControlRoom:
         Its leases are not renewed meanwhile: like a process that stands still at the worst moment.
         """
         await self._get_to_know()
-        queue = await self._admin.queue(sku)
+        queue = await self._readiness.queue(sku)
         holder = next((str(one.owner.get("instance")) for one in queue if one.holds), self._instance)
         name = holder if holder in self._present() else self._instance
         await self._command(Command("pause", sku, {name: for_s}, time.time()))
@@ -282,7 +285,7 @@ class ControlRoom:
         name = _COMMAND + secrets.token_hex(8)
         self._said.add(name)
         try:
-            await self._admin.notices({name: _commands.dump_json(command).decode()})
+            await self._store.notices({name: _commands.dump_json(command).decode()})
         except EXPECTED:
             self._withdrawn.add(name)
             raise
@@ -291,8 +294,8 @@ class ControlRoom:
     # -- report and obey ---------------------------------------------------------------------------------------------
 
     async def _exchange(self) -> None:
-        if self._admin.mode != self._mode:
-            self._mode = self._admin.mode
+        if self._readiness.mode != self._mode:
+            self._mode = self._readiness.mode
             self._journal.note("mode", mode=self._mode)
         self._number += 1
         now = asyncio.get_running_loop().time()
@@ -305,7 +308,7 @@ class ControlRoom:
             for name, notice in self._board.items()
             if now - notice.since > (_COMMAND_S if name.startswith(_COMMAND) else _STALE_S)
         ]
-        found = await self._admin.notices(put, drop=[*old, *withdrawn])
+        found = await self._store.notices(put, drop=[*old, *withdrawn])
         self._withdrawn -= withdrawn
         board = {}
         # A notice from before our start may be of a dead instance: it has two turns to change.
@@ -347,7 +350,7 @@ class ControlRoom:
             number=self._number,
             units=journal.units,
             waiting=self._shop.buyers_waiting,
-            mode=self._admin.mode,
+            mode=self._readiness.mode,
             held=journal.held,
             grants=self._grants(whole=new) if looked_at else [],
             events=list(journal.events) if looked_at else [],
@@ -412,7 +415,7 @@ class ControlRoom:
 
         def tell(what: str, token: int) -> None:
             if what == "paused":
-                self._admin.pause_renewal(for_s)
+                self._readiness.pause_renewal(for_s)
                 self._paused_until = loop.time() + for_s
                 self._journal.note("paused", token=token, for_s=for_s)
             else:

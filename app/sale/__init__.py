@@ -21,7 +21,6 @@ from app.orders import (
     RefundOutcome,
     decide,
 )
-from app.sale.admin import Admin
 from app.sale.find import ATTENTION, EVERYTHING, Found, Wanted, WantedState
 from app.sale.rules import Rules
 from app.sale.shop import Shop
@@ -29,7 +28,6 @@ from app.sale.shop import Shop
 __all__ = [
     "ATTENTION",
     "EVERYTHING",
-    "Admin",
     "Answer",
     "Cancel",
     "CancelOutcome",

@@ -118,14 +118,14 @@ async def log(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[ChangeView]:
     """The changes that operators have made, the last one first."""
-    found = await state_of(request).admin.log(sku, limit=limit)
+    found = await state_of(request).stock.log(sku, limit=limit)
     return [ChangeView(**dataclasses.asdict(change)) for change in found]
 
 
 @router.delete("/stock", status_code=204, responses=responses(400, 404, 412, 422))
 async def remove(request: Request, by: Operator, sku: Sku) -> None:
     """Remove an item of which nothing was sold; 412 if something was. It has to be named."""
-    await state_of(request).admin.remove(sku, by=by)
+    await state_of(request).stock.remove(sku, by=by)
 
 
 @router.put("/stock", responses=responses(400, 404, 408, 412, 413, 422))
@@ -154,7 +154,7 @@ async def set_stock(
         raise invalid_field(name, "a price and its currency go together", where="body")
     if "forget_orders" in said and "new_sale" not in said:
         raise invalid_field("new_sale", "orders are forgotten by a new sale only", where="body")
-    level = await state.admin.set_stock(
+    level = await state.stock.set_stock(
         sku,
         change.stock,
         add=change.add or "stock" not in said,

@@ -78,8 +78,8 @@ async def control(
 
 async def _skus(request: Request) -> list[str]:
     """The items that are there, and those of the catalogue."""
-    admin = state_of(request).admin
-    return sorted({*await admin.items(), *(admin.catalogue or ())})[:_ITEMS_MAX]
+    stock = state_of(request).stock
+    return sorted({*await stock.items(), *(stock.catalogue or ())})[:_ITEMS_MAX]
 
 
 @pages.api_route("/control/login", methods=READING)
@@ -370,7 +370,7 @@ async def overview(request: Request) -> OverviewView:
     """All items, a thousand at most: stock, sold, terms, problems."""
     state = state_of(request)
     skus = await _skus(request)
-    levels, errors = await state.admin.levels(skus), state.shop.errors
+    levels, errors = await state.stock.levels(skus), state.shop.errors
     verdict = state.auditor.fresh_verdict if state.auditor else None
 
     def item(sku: str) -> OverviewItem:

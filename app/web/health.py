@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
 from app.errors import StockError
-from app.sale import Admin
+from app.operator import Readiness, StockAdmin
 from app.telemetry.metrics import Metrics
 from app.web import problems
 from app.web.coalesce import TtlCache
@@ -40,21 +40,21 @@ class ReadyView(BaseModel):
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
 
-def ready(admin: Admin) -> TtlCache[Ready]:
+def ready(readiness: Readiness) -> TtlCache[Ready]:
     """The cache behind `/readyz`: each check writes to the lock system and to the store."""
 
     async def look(_: str) -> Ready:
-        checks, waits_for = await asyncio.gather(admin.ready(_PATIENCE_S), admin.waits_for(_PATIENCE_S))
+        checks, waits_for = await asyncio.gather(readiness.ready(_PATIENCE_S), readiness.waits_for(_PATIENCE_S))
         return checks, waits_for
 
     return TtlCache(look)
 
 
-def unpriced(admin: Admin) -> TtlCache[list[str]]:
+def unpriced(stock: StockAdmin) -> TtlCache[list[str]]:
     """The cache behind the warning of items that are given away: it reads all items."""
 
     async def look(_: str) -> list[str]:
-        return await admin.unpriced()
+        return await stock.unpriced()
 
     return TtlCache(look, for_s=_UNPRICED_FOR_S)
 
@@ -92,7 +92,7 @@ async def readyz(request: Request) -> Response:
     view = ReadyView(
         ready=ready,
         instance=state.instance,
-        mode=state.admin.mode,
+        mode=state.readiness.mode,
         waits_for=waits_for,
         warnings=[
             *state.warnings,

@@ -88,7 +88,7 @@ async def orders(
 ) -> OrdersView:
     """The orders of an item, or of all, item by item. A request looks at some thousand at most: look on from `next`."""
     try:
-        found = await state_of(request).admin.find(sku, Wanted(state, buyer, ref, number), after=after, limit=limit)
+        found = await state_of(request).orders.find(sku, Wanted(state, buyer, ref, number), after=after, limit=limit)
     except ValueError as error:
         raise invalid_field("after", str(error)) from None
     return OrdersView.of(found)
@@ -111,7 +111,7 @@ async def export_orders(
 
     A text that begins as a formula gets an apostrophe.
     """
-    found = state_of(request).admin.pages(sku, Wanted(state, buyer, ref))
+    found = state_of(request).orders.pages(sku, Wanted(state, buyer, ref))
     first = await anext(found)  # so that what goes wrong at once has a status of its own
     refuse_gaps(first)
 
@@ -130,7 +130,7 @@ async def export_orders(
 @router.get("/orders/{order_id}/history", responses=responses(404, 422))
 async def order_history(request: Request, order_id: Named) -> LifeView:
     """The life of an order."""
-    admin = state_of(request).admin
+    admin = state_of(request).orders
     found = await admin.numbered(order_id)
     if found is None:
         raise HTTPException(404, "no such order")
@@ -164,7 +164,7 @@ class RefundView(BaseModel):
 @router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
 async def refund(request: Request, given: RefundRequest, by: Operator, order_id: Named) -> RefundView:
     """Note that money was given back: that of an order, which ends it, or a payment that was one too many."""
-    admin = state_of(request).admin
+    admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return RefundView(outcome=RefundOutcome.NOT_FOUND)
@@ -189,7 +189,7 @@ class CancelView(BaseModel):
 @router.post("/orders/{order_id}/cancel", responses=responses(408, 422))
 async def cancel_order(request: Request, by: Operator, order_id: Named) -> CancelView:
     """Give back the units that an order holds. A paid order stays as it is: that would be a refund."""
-    admin = state_of(request).admin
+    admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return CancelView(outcome=CancelOutcome.NOT_FOUND)

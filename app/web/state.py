@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from fastapi import Request
 
 from app.audit import Auditor, AuditVerdict
+from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.outbox import Sender
-from app.sale import Admin, Shop
+from app.sale import Shop
 from app.stock import Level
 from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
@@ -41,7 +42,9 @@ class State:
     """
 
     shop: Shop
-    admin: Admin
+    stock: StockAdmin
+    orders: OrderAdmin
+    readiness: Readiness
     instance: str
     quantity_max: int
     operator_port: int | None

@@ -81,8 +81,8 @@ class Story:
 
     async def play(self) -> None:
         """Play it, and judge it."""
-        await self._sale.admin.set_stock(DEFAULT_SKU, self._options.stock, new_sale=True)
-        await self._sale.admin.set_stock(_LASTING.sku, _LASTING.initial, new_sale=True)
+        await self._sale.stock.set_stock(DEFAULT_SKU, self._options.stock, new_sale=True)
+        await self._sale.stock.set_stock(_LASTING.sku, _LASTING.initial, new_sale=True)
         try:
             await self._rush()
             coming = asyncio.create_task(self._crowd.come(self._options.rate))

@@ -147,7 +147,7 @@ def _meant(options: DemoOptions, oversold: int) -> str:
 async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
     async with stage.open_sale() as sale:
         urls = [instance.url for instance in stage.instances]
-        await sale.admin.set_stock(DEFAULT_SKU, options.stock, new_sale=True)
+        await sale.stock.set_stock(DEFAULT_SKU, options.stock, new_sale=True)
         calls = stage.locks.calls()
         answers = await _rush(options, urls, steps, sale.shop)
         calls = stage.locks.calls() - calls

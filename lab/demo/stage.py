@@ -118,7 +118,7 @@ class Stage:
     async def begin_sale(self, units: int, terms: TermsChange | None = None) -> None:
         """Discard the sales so far, and put new units of the default item on sale, on these terms."""
         async with self.open_sale() as sale:
-            await sale.admin.set_stock(DEFAULT_SKU, units, new_sale=True, terms=terms or {})
+            await sale.stock.set_stock(DEFAULT_SKU, units, new_sale=True, terms=terms or {})
 
 
 def _strays(settings: Mapping[str, str]) -> list[str]:

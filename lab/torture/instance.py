@@ -31,7 +31,7 @@ def _serve(settings: Settings, folder: Path) -> None:
     def stop_renewing(number: int, frame: object) -> None:
         state = server.lifespan.state.get("seckill")
         if isinstance(state, State):
-            state.admin.pause_renewal(2 * settings.lock_ttl_s)
+            state.readiness.pause_renewal(2 * settings.lock_ttl_s)
         pause_long_holds(2 * settings.lock_ttl_s)
 
     def hang(number: int, frame: object) -> None:

@@ -13,10 +13,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Final
 
-from app.sale import Admin
 from app.stock import Level
 from app.stock.redis.keys import keys_of
 from app.stock.registry import REDIS
+from app.wiring import Sale
 from fencelock import Contender, LockError
 from fencelock.backend import Guarantees
 from lab.servers import RedisCluster, SentinelSet
@@ -49,7 +49,7 @@ class World:
 
     stage: Stage
     dice: random.Random
-    admin: Admin
+    sale: Sale
     restocks: Restocks
     ttl_s: float
     receiver: Receiver
@@ -73,7 +73,7 @@ class World:
             async with asyncio.timeout(_AIM_WITHIN_S):
                 while True:
                     with contextlib.suppress(LockError):
-                        for one in await self.admin.contenders():
+                        for one in await self.sale.readiness.contenders():
                             if one.holds == holds:
                                 return one
                     await asyncio.sleep(0.002)
@@ -81,7 +81,7 @@ class World:
 
     async def sold(self) -> int:
         """Return the units sold of all items."""
-        levels = (await self.admin.levels(self.stage.skus)).values()
+        levels = (await self.sale.stock.levels(self.stage.skus)).values()
         return sum(level.lucky for level in levels if isinstance(level, Level))
 
 
@@ -217,14 +217,14 @@ async def _older(world: World) -> AsyncIterator[str]:
         async with asyncio.timeout(_OPERATOR_TTLS * world.ttl_s):
             for sku in world.stage.skus:
                 if await _faults(world, sku):
-                    await world.admin.unfence(sku)
+                    await world.sale.stock.unfence(sku)
 
 
 async def _faults(world: World, sku: str) -> list[str]:
     while True:
         # The contenders in the queue at the backup block it for a TTL.
         with contextlib.suppress(LockError):
-            return await world.admin.faults(sku, wait_s=world.ttl_s)
+            return await world.sale.readiness.faults(sku, wait_s=world.ttl_s)
         await asyncio.sleep(_ARRIVES_S)
 
 

@@ -39,7 +39,7 @@ class Restocks:
 
     async def levels(self) -> dict[str, int]:
         """Return the units left of each item."""
-        found = await self._sale.admin.levels(list(self._units))
+        found = await self._sale.stock.levels(list(self._units))
         return {sku: level.stock for sku, level in found.items() if not isinstance(level, StockError)}
 
     async def set_to(self, sku: str, stock: int) -> None:
@@ -51,7 +51,7 @@ class Restocks:
         async with self._turn:
             asked_at = self._clock()
             try:
-                await self._sale.admin.set_stock(sku, stock, wait_s=_WAIT_S, add=add)
+                await self._sale.stock.set_stock(sku, stock, wait_s=_WAIT_S, add=add)
             except EXPECTED:
                 pass  # it may have been done all the same
             except asyncio.CancelledError:
@@ -62,7 +62,7 @@ class Restocks:
     async def _note(self, sku: str, asked_at: float) -> None:
         while True:
             try:
-                units = (await self._sale.admin.level(sku)).initial
+                units = (await self._sale.store.level(sku)).initial
                 break
             except StockUnavailable:
                 await asyncio.sleep(_LOOK_AGAIN_S)

@@ -295,11 +295,11 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
         async with open_sale(direct) as sale:
             for item in setup.items:
                 terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
-                await sale.admin.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
+                await sale.stock.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
             for flow in setup.flows:
                 terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": "EUR"}
                 terms["limit_per_buyer"] = flow.item.limit or None
-                await sale.admin.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
+                await sale.stock.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
             began = now()
 
             def clock() -> float:
@@ -328,7 +328,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             try:
                 # Dice of their own, as the number of throws for targets depends on circumstances.
                 targets = random.Random(options.seed)  # noqa: S311 - no secret
-                world = World(stage, targets, sale.admin, restocks, options.ttl_s, receiver)
+                world = World(stage, targets, sale, restocks, options.ttl_s, receiver)
                 await _let_loose(options, world, crowd, payers, clock, recorder, progress)
                 for actor in stage.instances:
                     actor.be_quiet()
@@ -432,7 +432,7 @@ async def _all_over(sale: Sale, setup: Setup) -> None:
         within_s = 2 * (flow.hold_s + flow.pay_s) + flow.grace_s + setup.recovery_s
         with contextlib.suppress(TimeoutError, StockError):
             async with asyncio.timeout(within_s):
-                while not _is_over(await sale.admin.level(flow.item.sku), within_s):  # noqa: ASYNC110 - in the store
+                while not _is_over(await sale.store.level(flow.item.sku), within_s):  # noqa: ASYNC110 - in the store
                     await asyncio.sleep(_LOOK_EVERY_S)
 
 
@@ -450,7 +450,7 @@ async def _all_sent(sale: Sale, skus: Sequence[str]) -> None:
 
 
 async def _is_sent(sale: Sale, skus: Sequence[str]) -> bool:
-    levels, outboxes = await sale.admin.levels(list(skus)), await sale.store.outbox(skus)
+    levels, outboxes = await sale.stock.levels(list(skus)), await sale.store.outbox(skus)
     for sku, level in levels.items():
         outbox = outboxes[sku]
         if isinstance(level, StockError) or isinstance(outbox, StockError):
@@ -463,7 +463,7 @@ async def _is_sent(sale: Sale, skus: Sequence[str]) -> bool:
 
 async def _units_left(sale: Sale, item: Item) -> int:
     try:
-        return (await sale.admin.level(item.sku)).stock
+        return (await sale.store.level(item.sku)).stock
     except StockUnavailable:
         raise
     except StockError:
@@ -474,7 +474,7 @@ async def _calm_down(stage: Stage, sale: Sale, within_s: float) -> None:
     """Wait until the queue and leases are gone; any that are left after that time are a violation."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            while await sale.admin.contenders() or await stage.leases():  # noqa: ASYNC110 - of other processes
+            while await sale.readiness.contenders() or await stage.leases():  # noqa: ASYNC110 - of other processes
                 await asyncio.sleep(0.1)
 
 
@@ -501,7 +501,7 @@ async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -
         for item in recorder.history.setup.items:
             asked_at = clock()
             try:
-                level = await sale.admin.level(item.sku)
+                level = await sale.store.level(item.sku)
             except EXPECTED:
                 pass  # the store is away
             else:
@@ -509,7 +509,7 @@ async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -
         for flow in recorder.history.setup.flows:
             asked_at = clock()
             with contextlib.suppress(*EXPECTED):
-                level = await sale.admin.level(flow.item.sku)
+                level = await sale.store.level(flow.item.sku)
                 at = round(asked_at, 4), round(clock(), 4)
                 recorder.note(Glance(*at, flow.item.sku, level.stock, level.held, level.lucky, level.due_in_s))
         await asyncio.sleep(_LOOK_EVERY_S)
@@ -521,7 +521,7 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
     unreadable: list[str] = []
     for item in setup.items:
         try:
-            level = await sale.admin.level(item.sku)
+            level = await sale.store.level(item.sku)
         except StockUnavailable:
             raise
         except StockError as error:
@@ -529,7 +529,7 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
             continue
         left.append(Left(level.stock, level.lucky, level.initial, item.sku))
         after = None
-        while page := await sale.admin.orders(item.sku, after=after, limit=_PAGE):
+        while page := await sale.store.orders(item.sku, after=after, limit=_PAGE):
             orders += [
                 SoldOrder(
                     str(one.id),
@@ -555,7 +555,7 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
             raise
         except StockError as error:
             unreadable.append(str(error))
-    queue = tuple(one.key for one in await sale.admin.contenders())
+    queue = tuple(one.key for one in await sale.readiness.contenders())
     leases = tuple(await stage.leases())
     return End(tuple(left), tuple(orders), queue, leases, tuple(unreadable), tuple(journal), tuple(kept))
 
@@ -588,7 +588,7 @@ async def _journal(sale: Sale, sku: str) -> list[Entry]:
 async def _kept(sale: Sale, sku: str) -> list[Kept]:
     found: list[Kept] = []
     after = None
-    while page := await sale.admin.orders(sku, after=after, limit=_PAGE):
+    while page := await sale.store.orders(sku, after=after, limit=_PAGE):
         for one in page:
             record, after = one.record, one.record.number
             own = (record.pay_by or 0.0, record.payment_ref, record.refunds_due, record.refunded, record.events)

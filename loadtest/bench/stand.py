@@ -120,7 +120,7 @@ class Running:
 
         async def set_stock() -> None:
             async with self._open_sale() as sale:
-                await sale.admin.set_stock(skus[0], self.contender.stock, new_sale=True, wait_s=60, terms=terms or {})
+                await sale.stock.set_stock(skus[0], self.contender.stock, new_sale=True, wait_s=60, terms=terms or {})
                 lock_name = sale.shop.lock_name(skus[0])
                 async with aio.connect(self._lock_url, ttl_s=60) as locks, locks.lock(lock_name) as grant:
                     fence = Fence(grant.token, grant.source)

@@ -141,7 +141,7 @@ class Audited:
         options = {"lock_ttl_s": TTL_S, "audit_interval_s": 0.05, "lock_prefix": self._prefix} | others
         own = settings(etcd or self._etcd.endpoint, valkey.url, **options)
         async with open_sale(own, self.metrics, with_auditor=True) as sale:
-            await sale.admin.set_stock("default", 1000)
+            await sale.stock.set_stock("default", 1000)
             assert sale.auditor is not None
             yield Counter(sale), sale.auditor
 

@@ -39,7 +39,7 @@ class Counter:
         self.sale = sale
 
     def __getattr__(self, name: str) -> Any:
-        sides = (self.sale.shop, self.sale.admin, self.sale)
+        sides = (self.sale.shop, self.sale.stock, self.sale.orders, self.sale.readiness, self.sale.store, self.sale)
         return getattr(next((side for side in sides if hasattr(side, name)), self.sale), name)
 
 

@@ -280,7 +280,7 @@ async def test_an_item_that_cant_be_helped_keeps_no_other_waiting(etcd: EtcdMemb
         await asyncio.gather(*(one.set_stock(sku, 1) for sku in skus))
         answers = await asyncio.gather(*(one.submit(Hold(1, sku, "ann")) for sku in skus))
         assert {answer.outcome for answer in answers} == {"held"}
-        async with one.sale.admin._locks.lock(stuck):
+        async with one.sale.readiness._locks.lock(stuck):
             back = lambda: one.level(last)  # noqa: E731
             await eventually_async(back, "it is given back", until=lambda level: level.held == 0)
             assert (await one.level(many[0])).held == 1

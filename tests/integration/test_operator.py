@@ -100,7 +100,7 @@ async def test_a_pause_is_over_at_once(open_client: OpenClient) -> None:
 
 async def test_who_changed_what_is_logged(open_client: OpenClient, caplog: pytest.LogCaptureFixture) -> None:
     """Each token has a name. A change is a line in the log and a record in the store; a refused change is neither."""
-    caplog.set_level(logging.INFO, "app.sale.admin")
+    caplog.set_level(logging.INFO, "app.operator.stock")
     http = await open_client(**NAMED)
     await put(http, by=ANN, paused="tea")
     await put(http, by=BOB, stock=-1)

@@ -40,7 +40,7 @@ async def selling(etcd: EtcdMember, valkey: Valkey, to: Receiver, **others: Any)
     given = {"audit_interval_s": 0, **to.settings, **others}
     async with open_sale(settings(etcd.endpoint, valkey.url, **given), with_auditor=True) as sale:
         counter = Counter(sale)
-        await sale.admin.set_stock("default", 1000)
+        await sale.stock.set_stock("default", 1000)
         yield counter
 
 
@@ -523,7 +523,7 @@ async def test_a_killed_sender_loses_nothing(etcd: EtcdMember, valkey: Valkey, s
             return await asyncio.to_thread(instance.start)
 
         async with open_sale(settings(etcd.endpoint, valkey.url)) as sale:
-            await sale.admin.set_stock("default", 1000)
+            await sale.stock.set_stock("default", 1000)
         first = await start()
         await eventually_async(lambda: asyncio.to_thread(sends, first), "the first one sends")
         second = await start()

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import standardwebhooks
 
-from app.sale import Admin
+from app.operator import StockAdmin
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance, client
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -237,7 +237,7 @@ async def test_what_is_given_away_is_a_warning(
         assert await warnings() == (["free has no price: it is sold for nothing"] if others else [])
         (await http.put("/stock?sku=free", json=priced, headers=OPERATOR)).raise_for_status()
         await eventually_async(warnings, "it warns no more", until=lambda said: said == [])
-    monkeypatch.setattr(Admin, "unpriced", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(StockAdmin, "unpriced", lambda _: asyncio.Event().wait())
     async with client(etcd.endpoint, valkey.url, **others) as http:
         assert await asyncio.wait_for(warnings(), WITHIN_S) == []
 

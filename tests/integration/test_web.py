@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app import main
 from app.main import create_app
-from app.sale import Admin, Shop
+from app.operator import Readiness
+from app.sale import Shop
 from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
@@ -399,16 +400,16 @@ async def test_the_check_of_lock_and_store_outlives_an_unexpected_error(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged with its trace, and the next check finds what can be reached."""
-    failed, ready = asyncio.Event(), Admin.ready
+    failed, ready = asyncio.Event(), Readiness.ready
 
-    async def fails_once(admin: Admin, *args: Any) -> Any:
+    async def fails_once(readiness: Readiness, *args: Any) -> Any:
         if not failed.is_set():
             failed.set()
             raise RuntimeError("nobody has thought of this")
-        return await ready(admin, *args)
+        return await ready(readiness, *args)
 
     caplog.set_level(logging.INFO, "app.main")
-    monkeypatch.setattr(Admin, "ready", fails_once)
+    monkeypatch.setattr(Readiness, "ready", fails_once)
     monkeypatch.setattr(main, "_WATCH_S", 0.05)
     async with client(etcd.endpoint, valkey.url):
         await eventually_async(lambda: "checked: etcd ok, store ok" in caplog.text)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.errors import StockCorrupt
@@ -18,60 +19,15 @@ from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 TERMS_BYTES: Final = 1100
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,18}")
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
-
-# VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
-_SKU: Final = "sku VARBINARY(64) NOT NULL"
-_NAME: Final = f"VARBINARY({NAME_BYTES})"
-_WHOLE: Final = "BIGINT UNSIGNED NOT NULL"
-_INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4"
-# An item's orders, buyers and keys are those of its current sale. Rows of earlier ones are swept in time.
-_OF_SALE: Final = f"{_SKU}, sale {_WHOLE} DEFAULT 0"
-SCHEMA: Final = (
-    # With defaults, so that an operator can put an item on sale by hand.
-    f"CREATE TABLE seckill_items ({_SKU} PRIMARY KEY, stock {_WHOLE} DEFAULT 0, "
-    f"lucky {_WHOLE} DEFAULT 0, initial BIGINT UNSIGNED, last_entry {_WHOLE} DEFAULT 0, "
-    f"last_tag VARBINARY(8) NOT NULL DEFAULT '', generation {_WHOLE} DEFAULT 0, sale {_WHOLE} DEFAULT 0, "
-    f"swept {_WHOLE} DEFAULT 0, epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, "
-    f"prepared VARBINARY(64), batch VARBINARY(64), version {_WHOLE} DEFAULT 0, "
-    f"terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT '', "
-    f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, held {_WHOLE} DEFAULT 0, "
-    f"layout {_WHOLE} DEFAULT {LAYOUT}) {_INNODB}",
-    f"CREATE TABLE seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
-    f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
-    f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
-    f"CREATE TABLE seckill_buyers ({_OF_SALE}, name {_NAME} NOT NULL, units {_WHOLE}, "
-    f"PRIMARY KEY (sku, sale, name)) {_INNODB}",
-    # An idempotency key stands for an order, for good, or for a refusal until it expires.
-    f"CREATE TABLE seckill_keys ({_OF_SALE}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
-    f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
-    f"PRIMARY KEY (sku, sale, name), INDEX (sku, expires_at)) {_INNODB}",
-    f"CREATE TABLE seckill_log (number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, {_SKU}, at {_WHOLE}, "
-    f"operator {_NAME} NOT NULL, what VARBINARY(64) NOT NULL, was VARBINARY({2 * TERMS_BYTES}) NOT NULL, "
-    f"became VARBINARY({2 * TERMS_BYTES}) NOT NULL, INDEX (sku, number)) {_INNODB}",
-    # How far an item's events have left: see `app.outbox`.
-    f"CREATE TABLE seckill_outbox ({_SKU} PRIMARY KEY, sale {_WHOLE} DEFAULT 0, body MEDIUMTEXT NOT NULL, "
-    f"wish MEDIUMTEXT NOT NULL, source {_NAME}, token BIGINT UNSIGNED) {_INNODB}",
-    f"CREATE TABLE seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
-    # All entries of the journal that are no plain sales. Both kinds are numbered by the item's `last_entry`.
-    f"CREATE TABLE seckill_events ({_OF_SALE}, entry {_WHOLE}, order_entry {_WHOLE}, number INT UNSIGNED NOT NULL, "
-    f"kind VARBINARY(32) NOT NULL, quantity {_WHOLE}, buyer {_NAME}, idempotency_key {_NAME}, "
-    "secret VARBINARY(32) NOT NULL, stock BIGINT NOT NULL, held BIGINT NOT NULL, lucky BIGINT NOT NULL, "
-    f"facts MEDIUMTEXT NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, epoch {_WHOLE}, "
-    f"batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
-    # How the orders stand that are not just sold. `steps`: how many events there were; `due_ms`: only of those held.
-    f"CREATE TABLE seckill_records ({_OF_SALE}, number {_WHOLE}, record MEDIUMTEXT NOT NULL, "
-    "state VARBINARY(32) NOT NULL, steps INT UNSIGNED NOT NULL, due_ms BIGINT UNSIGNED, "
-    f"PRIMARY KEY (sku, sale, number), INDEX (sku, sale, due_ms)) {_INNODB}",
-    f"CREATE TABLE seckill_payments ({_OF_SALE}, payment_ref {_NAME} NOT NULL, number {_WHOLE}, "
-    f"PRIMARY KEY (sku, sale, payment_ref)) {_INNODB}",
-    # Each buyer's last order that is held.
-    f"CREATE TABLE seckill_holders ({_OF_SALE}, buyer {_NAME} NOT NULL, number {_WHOLE}, "
-    f"PRIMARY KEY (sku, sale, buyer)) {_INNODB}",
+SCHEMA: Final = tuple(
+    " ".join(line for line in statement.splitlines() if not line.startswith("--")).strip()
+    for statement in Path(__file__).with_name("schema.sql").read_text(encoding="utf-8").split(";\n")
+    if "CREATE" in statement
 )
 # Columns that the tables of an earlier release lack.
 COLUMNS: Final = (
-    ("seckill_items", "held", f"{_WHOLE} DEFAULT 0"),
-    ("seckill_items", "layout", f"{_WHOLE} DEFAULT 1"),
+    ("seckill_items", "held", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
+    ("seckill_items", "layout", "BIGINT UNSIGNED NOT NULL DEFAULT 1"),
 )
 _ROWS_OF_SALES: Final = (
     *("seckill_orders", "seckill_buyers", "seckill_keys"),

@@ -1,0 +1,72 @@
+"""Orders, for operators: find them, look at one's life, cancel and refund, remove a buyer's name."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from app.errors import (
+    ItemNotPossible,
+    UnknownItem,
+)
+from app.operator.stock import tell
+from app.orders import Answer, Cancel, Event, Order, Refund
+from app.sale.find import Found, Wanted, find, named, pages
+from app.sale.shop import Shop
+from app.stock import Fence, StockStore
+from fencelock import AsyncLocks
+
+
+class OrderAdmin:
+    """The operator's side of orders. It lives on the shop's event loop; `by` is the operator's name."""
+
+    def __init__(self, shop: Shop, locks: AsyncLocks, store: StockStore) -> None:
+        self._shop = shop
+        self._locks = locks
+        self._store = store
+
+    async def find(self, sku: str | None, wanted: Wanted, *, after: str | None = None, limit: int = 100) -> Found:
+        """Find orders of an item, or of all. Raises `ValueError` if `after` is no order of these, and `UnknownItem`."""
+        return await find(self._store, await self.named(sku), wanted, after=after, limit=limit)
+
+    async def pages(self, sku: str | None, wanted: Wanted) -> AsyncIterator[Found]:
+        """All orders of an item, or of all items, that are wanted, page by page. Raises `UnknownItem`."""
+        async for page in pages(self._store, await self.named(sku), wanted):
+            yield page
+
+    async def named(self, sku: str | None) -> list[str]:
+        """The item of this name, or all of them. Raises `UnknownItem`: what is misspelt has nothing to be shown."""
+        if sku is None:
+            return await self._store.items()
+        found = (await self._store.levels([sku]))[sku]
+        if isinstance(found, UnknownItem | ItemNotPossible):
+            raise found
+        return [sku]
+
+    async def numbered(self, number: str) -> Order | None:
+        """An order by its number, with or without the secret."""
+        return await named(self._store, number)
+
+    async def history(self, order: Order) -> list[Event]:
+        """All events of an order, oldest first."""
+        return await self._store.history(order.sku, order.record.number)
+
+    async def cancel(self, order: Order, *, by: str) -> Answer:
+        """Give back what an order holds. Raises what `Shop.submit` raises."""
+        return await self._shop.submit(Cancel(*order.id, by))
+
+    async def refund(self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str) -> Answer:
+        """Note that money was given back. Raises what `Shop.submit` raises."""
+        return await self._shop.submit(Refund(*order.id, restock, payment_ref, by))
+
+    async def erase(self, sku: str, buyer: str, *, by: str = "", wait_s: float = 10.0) -> int:
+        """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""
+
+        @contextlib.asynccontextmanager
+        async def under() -> AsyncIterator[Fence]:
+            async with self._locks.lock(self._shop.lock_name(sku)).holding(wait_s=wait_s) as grant:
+                grant.ensure_held()
+                yield Fence(grant.token, grant.source)
+
+        found = await self._store.erase(sku, buyer, under, by=by)
+        if found:
+            await tell(self._store, sku)
+        return found

@@ -1,0 +1,136 @@
+"""The stock, for operators: set it, remove an item, and decide what only a person can."""
+
+import contextlib
+import dataclasses
+import difflib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final
+
+from typing_extensions import Unpack
+
+from app.errors import (
+    HoursNotPossible,
+    NotInCatalogue,
+    StockCorrupt,
+    StockError,
+    UnknownItem,
+)
+from app.orders import LATEST, TermsChange
+from app.sale.shop import Shop
+from app.stock import Change, Fence, Level, Restock, StockStore
+from fencelock import AsyncLocks
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 100  # items a call
+
+
+class StockAdmin:
+    """The operator's side of the stock. It lives on the shop's event loop.
+
+    `learn` holds the store to the orders that other processes have seen (of the auditor's record); `catalogue`: the
+    items that may be put on sale, None: any. Changes are logged with `by`, the operator's name.
+    """
+
+    def __init__(
+        self,
+        shop: Shop,
+        locks: AsyncLocks,
+        store: StockStore,
+        *,
+        learn: Callable[[], Awaitable[None]],
+        catalogue: Collection[str] | None = None,
+    ) -> None:
+        self._shop = shop
+        self._locks = locks
+        self._store = store
+        self._learn = learn
+        self.catalogue = catalogue
+
+    async def items(self) -> list[str]:
+        """The names of the items that have a stock."""
+        return await self._store.items()
+
+    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
+        """Units left and sold of any number of items, or an error for an item that has one."""
+        found: dict[str, Level | StockError] = {}
+        for first in range(0, len(skus), _AT_ONCE):
+            found |= await self._store.levels(skus[first : first + _AT_ONCE])
+        return found
+
+    async def unpriced(self) -> list[str]:
+        """The items that have units left and no price: they are sold at once, for nothing."""
+        levels = await self.levels(await self.items())
+        return [
+            sku
+            for sku, level in levels.items()
+            if isinstance(level, Level) and level.stock > 0 and self._shop.terms_of(level).price is None
+        ]
+
+    async def set_stock(self, sku: str, stock: int, *, wait_s: float = 10.0, **how: Unpack[Restock]) -> Level:
+        """Set the units left (see `Restock`), under the lock and past the fence like any other write."""
+        self._store.check(sku)
+        if self.catalogue is not None and sku not in self.catalogue:
+            await self._refuse_unknown(sku, self.catalogue)
+        await self._learn()
+        lock = self._locks.lock(self._shop.lock_name(sku))
+        async with lock.holding(wait_s=wait_s) as grant:
+            if change := how.get("terms"):
+                await self._refuse_odd_hours(sku, change)
+            grant.ensure_held()
+            level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, **how)
+        self._shop.look_again(sku)
+        await tell(self._store, sku)
+        return level
+
+    async def remove(self, sku: str, *, by: str = "", wait_s: float = 10.0) -> None:
+        """Remove an item of which nothing was sold; likewise under the lock. Raises `HasOrders` if something was."""
+        self._store.check(sku)
+        await self._learn()
+        async with self._locks.lock(self._shop.lock_name(sku)).holding(wait_s=wait_s) as grant:
+            grant.ensure_held()
+            await self._store.remove(sku, Fence(grant.token, grant.source), by=by)
+        self._shop.look_again(sku)
+        await tell(self._store, sku)
+
+    async def _refuse_unknown(self, sku: str, catalogue: Collection[str]) -> None:
+        """Refuse a new item that is not in the catalogue; one that has a stock can still be paused or ended."""
+        with contextlib.suppress(UnknownItem):
+            await self._store.level(sku)
+            return
+        near = difflib.get_close_matches(sku, catalogue, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(catalogue)[:20])}"
+        raise NotInCatalogue(f"{sku!r} is not in the catalogue; {hint}")
+
+    async def _refuse_odd_hours(self, sku: str, change: TermsChange) -> None:
+        for name, at in (("starts_at", change.get("starts_at")), ("ends_at", change.get("ends_at"))):
+            if not 0 <= (at or 0) <= LATEST:
+                raise HoursNotPossible(f"{name} must be from 1970 to 5138")
+        with contextlib.suppress(UnknownItem, StockCorrupt):  # the store says what is wrong
+            level = await self._store.level(sku)
+            terms = self._shop.terms_of(dataclasses.replace(level, terms=level.terms.changed(change)))
+            if terms.starts_at and terms.ends_at and terms.ends_at <= terms.starts_at:
+                raise HoursNotPossible("ends_at must be later than starts_at")
+
+    async def unfence(self, sku: str, *, by: str = "") -> None:
+        """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""
+        await self._store.unfence(sku, by=by)
+        await tell(self._store, sku)
+
+    async def accept_loss(self, sku: str, *, by: str = "") -> None:
+        """Sell on although the store has lost orders: an operator's decision, when they are gone for good."""
+        await self._learn()
+        await self._store.accept_loss(sku, by=by)
+        await tell(self._store, sku)
+
+    async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
+        """The last changes that operators have made to an item, or to all, newest first."""
+        return await self._store.log(sku, limit=limit)
+
+
+async def tell(store: StockStore, sku: str) -> None:
+    """Repeat an operator's change in this process's log."""
+    with contextlib.suppress(StockError):  # the change is made, and in the store's own log
+        for change in await store.log(sku, limit=1):
+            _log.info("operator %s: %s of %s: %s", change.by, change.what, sku, change.difference)
