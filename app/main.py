@@ -20,19 +20,7 @@ from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
-from app.web import (
-    admin,
-    dashboard,
-    health,
-    holds,
-    orders,
-    pages,
-    payments,
-    problems,
-    purchase,
-    purchase_route,
-    stock,
-)
+from app.web import admin, dashboard, health, holds, orders, pages, payments, problems, purchase, purchase_route, stock
 from app.web.application import Application
 from app.web.auth import AdminAuth
 from app.web.coalesce import TtlCache

@@ -1,4 +1,20 @@
-"""A lease: a grant that expires on its server unless it is renewed, and the moment from which nobody may trust it."""
+"""A lease: a grant that expires on its server unless it is renewed, and the moment from which nobody may trust it.
+
+    asked ---- trusted ---- deadline passed, a renewal refused, the session above lost, a fork ----> lost
+                 | ^                                                                              (subscribers are told)
+         renewed |_|
+                 +----- given back -----> ended (nobody is told)
+
+                     asked      renewed             deadline      the server forgets it
+    this process:      |===========|====================|
+    the server:           |===========|=====================|
+                                                        |<->| nobody owns it: the trust window
+
+A deadline counts from before a request was sent, and the server counts from when it came: so we stop trusting a lease
+before the server can give it to somebody else, as long as both clocks run at the same rate. Lost and ended are for
+good: a renewal that comes later changes nothing. The owner of a lease asks before each write; a pause between the
+question and the write is the case that the fence is for. `renewer` keeps leases alive, and is the only one to give them back.
+"""
 
 import asyncio
 import math

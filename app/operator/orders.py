@@ -3,10 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from app.errors import (
-    ItemNotPossible,
-    UnknownItem,
-)
+from app.errors import ItemNotPossible, UnknownItem
 from app.operator.stock import tell
 from app.orders import Answer, Cancel, Event, Order, Refund
 from app.sale.find import Found, Wanted, find, named, pages

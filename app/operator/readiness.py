@@ -6,10 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from app.errors import (
-    EXPECTED,
-    StockError,
-)
+from app.errors import EXPECTED, StockError
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
 from app.stock.refusals import foreign, superseded

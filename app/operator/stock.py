@@ -9,13 +9,7 @@ from typing import Final
 
 from typing_extensions import Unpack
 
-from app.errors import (
-    HoursNotPossible,
-    NotInCatalogue,
-    StockCorrupt,
-    StockError,
-    UnknownItem,
-)
+from app.errors import HoursNotPossible, NotInCatalogue, StockCorrupt, StockError, UnknownItem
 from app.orders import LATEST, TermsChange
 from app.sale.shop import Shop
 from app.stock import Change, Fence, Level, Restock, StockStore

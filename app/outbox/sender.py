@@ -8,45 +8,33 @@ event is tried now and then.
 import asyncio
 import contextlib
 import logging
-import random
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
-from app.errors import EXPECTED, FenceRefused, StockChanged, StockCorrupt, StockError
+from app.errors import EXPECTED, FenceRefused, StockCorrupt
 from app.forever import run_forever
 from app.orders import Event, EventKind, OrderId
-from app.outbox.state import Parked, Place, State, Wish, rank
+from app.outbox.feed import Chain
+from app.outbox.gate import Gate
+from app.outbox.reader import Reader
+from app.outbox.state import Parked
 from app.outbox.webhook import Result, Webhook
-from app.stock import Fence, Level, Outbox, StockStore
+from app.stock import Fence, StockStore
 from app.telemetry.observer import Observer
-from fencelock import AsyncLocks, LockLost
+from fencelock import AsyncLocks
 
 _log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 20  # events that are on their way
-_WINDOW: Final = 1000  # events that are read and not yet delivered
-_PARKED_MAX: Final = 1000  # orders; then the cursors stand
-_PAGE: Final = 200
-_AWAY_AFTER: Final = 5  # orders in a row of which none gets through
-_LONGEST_S: Final = 4 * 3600.0
 _LOOK_EVERY_S: Final = 0.2
-_TOP_UP_S: Final = 0.05
-_ALL_EVERY_S: Final = 1.0
-_SAVE_EVERY_S: Final = 1.0
 _RETRY_EVERY_S: Final = 0.2
-_SKUS_AT_ONCE: Final = 100
-_REST: Final = 20  # times as long as it worked, while buyers wait here: as the auditor
-_IDLE_REST: Final = 2
-_REST_MAX_S: Final = 2.0
-_ALL_REST_MAX_S: Final = 5.0  # between looks at all items: new ones, and an operator's wish, are noticed in seconds
 _BUSY_PAUSE_S: Final = 0.4  # of each lane after an event while buyers wait: all lanes take 5 % of an instance
 _AGAIN_S: Final = 1.0
 _REFS_MAX: Final = 10_000
 _WARN_AFTER_S: Final = 60.0
-_SAY_GONE_EVERY_S: Final = 600.0
 _NAMED_MAX: Final = 20
 
 
@@ -155,83 +143,21 @@ class Sender:
                 self._office = None
 
 
-@dataclass(slots=True)
-class _Slot:
-    """An entry that was read. `done`: delivered, or parked."""
-
-    entry: str
-    at: float
-    done: bool = False
-
-
-@dataclass(slots=True)
-class _Pending:
-    event: Event
-    place: Place
-    slot: _Slot | None
-
-
-@dataclass(slots=True)
-class _Chain:
-    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`."""
-
-    feed: "_Feed"
-    order: str
-    waiting: deque[_Pending] = field(default_factory=deque)
-    parked: Parked | None = None
-
-
-@dataclass(slots=True)
-class _Feed:
-    """An item's journal, as far as it was read."""
-
-    sku: str
-    outbox: Outbox
-    state: State
-    read_to: str
-    last: str = ""  # the journal's end, as far as we know
-    window: deque[_Slot] = field(default_factory=deque)
-    chains: dict[str, _Chain] = field(default_factory=dict)
-    dirty: bool = False
-    waiting: int = 0
-
-    def advance(self) -> None:
-        """Move the cursor behind all that is done."""
-        while self.window and self.window[0].done:
-            self.state.cursor = self.window.popleft().entry
-            self.state.count += 1
-            self.waiting = max(0, self.waiting - 1)
-        self.dirty = True
-
-
 class _Office:
     """The sender's work under one grant."""
 
     def __init__(self, sender: Sender, fence: Fence, lost: Callable[[], bool]) -> None:
         self._sender = sender
         self._store = sender.store
-        self._fence = fence
         self._lost = lost
-        self._feeds: dict[str, _Feed] = {}
-        self._ready: asyncio.Queue[_Chain] = asyncio.Queue()
-        self._looked_at_all = 0.0
-        self._rested_s = 0.0  # so far
-        self._odd: dict[str, str] = {}  # items that could not be looked at, and why
-        self._said: dict[str, dict[str, str]] = {}  # what can't be done, for which items, and why, as the log has it
+        self.gate = Gate(sender.webhook.where, sender.retry_s, sender.observer)
+        self.reader = Reader(sender.store, fence, self.gate, sender.busy)
         self._refs: OrderedDict[OrderId, str | None] = OrderedDict()
-        # The gate is closed while the receiver is away; then one at a time gets through, to try.
-        self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
-        self._probing = False
-        self._probes = 0
-        self._moved = asyncio.Event()
-        self._failed_orders: set[tuple[str, str]] = set()  # for the first time since one got through
-        self._failing_since: float | None = None
-        self._said_gone = 0.0
 
     @property
     def view(self) -> OutboxView:
         now = time.time()
-        feeds = self._feeds.values()
+        feeds = self.reader.feeds.values()
         since = [feed.window[0].at for feed in feeds if feed.window]
         since += [one.at for feed in feeds for one in feed.state.parked.values()]
         return OutboxView(
@@ -240,8 +166,8 @@ class _Office:
             parked=sum(len(feed.state.parked) for feed in feeds),
             dead=sum(len(feed.state.dead) for feed in feeds),
             oldest_s=max(0.0, now - min(since)) if since else 0.0,
-            away_s=now - self._failing_since if self._failing_since is not None else 0.0,
-            stuck=tuple(sorted({sku for items in self._said.values() for sku in items})),
+            away_s=self.gate.away_s,
+            stuck=self.reader.stuck,
         )
 
     async def run(self) -> None:
@@ -250,9 +176,9 @@ class _Office:
         forever: dict[str, Any] = {"log": _log, "what": "sending events"}
         tasks = [loop.create_task(self._lane(), name="sender's lane") for _ in range(AT_ONCE)]
         tasks += [
-            loop.create_task(self._save_forever(), name="sender saves"),
-            loop.create_task(run_forever(self._read, every_s=_LOOK_EVERY_S, **forever), name="sender reads"),
-            loop.create_task(run_forever(self._retry, every_s=_RETRY_EVERY_S, **forever), name="sender retries"),
+            loop.create_task(self.reader.save_forever(), name="sender saves"),
+            loop.create_task(run_forever(self.reader.read, every_s=_LOOK_EVERY_S, **forever), name="sender reads"),
+            loop.create_task(run_forever(self.reader.retry, every_s=_RETRY_EVERY_S, **forever), name="sender retries"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -264,155 +190,11 @@ class _Office:
             await asyncio.gather(*tasks, return_exceptions=True)
             if not self._lost():
                 with contextlib.suppress(*EXPECTED):
-                    await self._save()
-
-    async def _rest(self, began: float) -> None:
-        ended = time.monotonic()
-        await asyncio.sleep(min(_REST_MAX_S, (ended - began) * (_REST if self._sender.busy() else _IDLE_REST)))
-        self._rested_s += time.monotonic() - ended
-
-    def _say(self, what: str, odd: dict[str, str]) -> None:
-        """Warn of each item with which something can't be done, once for each reason, and say when it can be."""
-        before, self._said[what] = self._said.get(what, {}), odd
-        for sku, why in odd.items() - before.items():
-            _log.warning("events of %s can't be %s, and those of others go on: %s", sku, what, why)
-        for sku in before.keys() - odd.keys():
-            _log.info("events of %s are %s again", sku, what)
-
-    # -- reading -----------------------------------------------------------------------------------------------------
-
-    async def _read(self) -> None:
-        if time.monotonic() > self._looked_at_all:
-            began, rested_s = time.monotonic(), self._rested_s
-            await self._look_at_all()
-            worked_s = time.monotonic() - began - (self._rested_s - rested_s)
-            rest_s = min(_ALL_REST_MAX_S, _REST * worked_s)
-            self._looked_at_all = time.monotonic() + max(_ALL_EVERY_S, rest_s)
-        else:
-            await self._look_at_ends(list(self._feeds))
-        odd = self._odd.copy()
-        while behind := [feed for feed in self._feeds.values() if feed.last != feed.read_to and feed.sku not in odd]:
-            for feed in behind:
-                if not self._has_room:
-                    break
-                began = time.monotonic()
-                with _apart(feed.sku, odd):
-                    await self._read_page(feed)
-                await self._rest(began)
-            if not self._has_room:
-                await asyncio.sleep(_TOP_UP_S if self._closed_until is None else _ALL_EVERY_S)
-                if time.monotonic() > self._looked_at_all:
-                    odd = self._said.get("read", {}) | odd  # some were not tried
-                    break
-        self._say("read", odd)
-
-    @property
-    def _has_room(self) -> bool:
-        feeds = self._feeds.values()
-        parked = sum(len(feed.state.parked) for feed in feeds)
-        return parked < _PARKED_MAX and sum(len(feed.window) for feed in feeds) + _PAGE <= _WINDOW
-
-    async def _look_at_all(self) -> None:
-        """Find new items, new sales, and what operators have asked for."""
-        self._odd, skus = {}, await self._store.items()
-        for sku in self._feeds.keys() - set(skus):
-            del self._feeds[sku]
-        for first in range(0, len(skus), _SKUS_AT_ONCE):
-            page = skus[first : first + _SKUS_AT_ONCE]
-            began = time.monotonic()
-            for sku, outbox in (await self._store.outbox(page)).items():
-                feed = self._feeds.get(sku)
-                if isinstance(outbox, StockError):
-                    if isinstance(outbox, StockCorrupt):
-                        self._odd[sku] = str(outbox)
-                    continue
-                if feed is None or feed.outbox.sale != outbox.sale:
-                    feed = self._feeds[sku] = _feed_of(sku, outbox)
-                if outbox.wish:
-                    with _apart(sku, self._odd):
-                        await self._grant_wish(feed, outbox)
-            await self._look_at_ends(page)
-            for sku in page:
-                feed = self._feeds.get(sku)
-                if feed is not None:
-                    behind = feed.last != feed.state.cursor
-                    with _apart(sku, self._odd):
-                        feed.waiting = max(0, await self._store.count_entries(sku) - feed.state.count) if behind else 0
-            await self._rest(began)
-
-    async def _look_at_ends(self, skus: list[str]) -> None:
-        for first in range(0, len(skus), _SKUS_AT_ONCE):
-            began = time.monotonic()
-            for sku, level in (await self._store.levels(skus[first : first + _SKUS_AT_ONCE])).items():
-                feed = self._feeds.get(sku)
-                if feed is not None and isinstance(level, Level):
-                    feed.last = level.last_entry or feed.read_to
-                elif isinstance(level, StockCorrupt):
-                    self._odd[sku] = str(level)
-            if len(skus) > _SKUS_AT_ONCE:
-                await self._rest(began)
-
-    async def _read_page(self, feed: _Feed) -> None:
-        page = await self._store.journal(feed.sku, after=feed.read_to or None, limit=_PAGE)
-        if self._feeds.get(feed.sku) is not feed:
-            return
-        if not page:  # a new sale, whose entries are not behind those of the one before
-            del self._feeds[feed.sku]
-            return
-        for event in page:
-            self._take(feed, event)
-        if len(page) < _PAGE:
-            feed.last = feed.read_to
-
-    def _take(self, feed: _Feed, event: Event) -> None:
-        order, place = event.order.number, Place(feed.read_to, event.entry)
-        slot = _Slot(event.entry, event.at)
-        feed.read_to = event.entry
-        feed.window.append(slot)
-        chain, parked = feed.chains.get(order), feed.state.parked.get(order)
-        if parked is not None:  # it waits behind the one that is refused
-            parked.places.append(place)
-            slot.done = True
-            feed.advance()
-        elif chain is not None:
-            chain.waiting.append(_Pending(event, place, slot))
-        else:
-            chain = feed.chains[order] = _Chain(feed, order, deque([_Pending(event, place, slot)]))
-            self._ready.put_nowait(chain)
-
-    async def _grant_wish(self, feed: _Feed, outbox: Outbox) -> None:
-        # Entries that were read are forgotten, and read anew.
-        state = feed.state
-        try:
-            wish = Wish.from_text(outbox.wish)
-            if wish.since is not None:
-                places = (state.cursor, state.count), await self._find(feed.sku, wish.since)
-                cursor, state.count = min(places, key=lambda place: rank(place[0]))  # never past what was not sent
-                state.go_back(cursor)
-            if wish.dead:
-                state.revive(time.time())
-            _log.info("events of %s are sent again, as an operator asks: %s", feed.sku, outbox.wish)
-        except (ValueError, TypeError, StockCorrupt) as error:
-            _log.warning("what an operator asks for events of %s is not done: %s: %s", feed.sku, outbox.wish, error)
-        if self._closed_until is not None:  # tried at once, too
-            self._closed_until, self._probes = 0.0, 0
-            self._moved.set()
-        fresh = self._feeds[feed.sku] = _Feed(feed.sku, outbox, state, state.cursor, feed.last, dirty=True)
-        await self._save_one(fresh)
-
-    async def _find(self, sku: str, entry: str) -> tuple[str, int]:
-        """Find the last entry that is there up to `entry` ("": none), and count those up to it."""
-        rank(entry)  # raises
-        found, count = "", 0
-        while page := await self._store.journal(sku, after=found or None, until=entry, limit=_PAGE):
-            found, count = page[-1].entry, count + len(page)
-        return found, count
-
-    # -- sending -----------------------------------------------------------------------------------------------------
+                    await self.reader.save()
 
     async def _lane(self) -> None:
         while not self._lost():
-            chain = await self._ready.get()
+            chain = await self.reader.ready.get()
             try:
                 await self._send(chain)
             except EXPECTED as error:  # the store, which was asked for a reference
@@ -423,18 +205,18 @@ class _Office:
                 if self._is_current(chain):  # not at once again: it may be so each time
                     self._put_off(chain, Result(0, f"unexpected {type(error).__name__}; the log has it"), probe=False)
 
-    def _is_current(self, chain: _Chain) -> bool:
+    def _is_current(self, chain: Chain) -> bool:
         """Return whether the events of its order are this chain's to send, and no later one's."""
         feed = chain.feed
-        return self._feeds.get(feed.sku) is feed and feed.chains.get(chain.order) is chain
+        return self.reader.feeds.get(feed.sku) is feed and feed.chains.get(chain.order) is chain
 
-    def _again_later(self, chain: _Chain) -> None:
-        asyncio.get_running_loop().call_later(_AGAIN_S, self._ready.put_nowait, chain)
+    def _again_later(self, chain: Chain) -> None:
+        asyncio.get_running_loop().call_later(_AGAIN_S, self.reader.ready.put_nowait, chain)
 
-    async def _send(self, chain: _Chain) -> None:
+    async def _send(self, chain: Chain) -> None:
         feed, parked = chain.feed, chain.parked
         while chain.waiting:
-            probe = await self._admitted()
+            probe = await self.gate.admitted()
             try:
                 if self._lost() or not self._is_current(chain):
                     return
@@ -442,13 +224,12 @@ class _Office:
                 result, asked = await self._try(pending.event)
             finally:
                 if probe:
-                    self._probing = False
-                    self._moved.set()
+                    self.gate.tried()
             if not self._is_current(chain):
                 return  # a new sale has begun, or an operator wants this again
             if result.why:
                 if asked:
-                    self._count_failure(chain, result, probe)
+                    self.gate.was_refused((feed.sku, chain.order) if parked is None else None, result, probe)
                 self._put_off(chain, result, probe)
                 return
             self._sender.observer.delivered("delivered")
@@ -463,7 +244,7 @@ class _Office:
                 await asyncio.sleep(_BUSY_PAUSE_S)
         self._close(chain)
 
-    def _close(self, chain: _Chain) -> None:
+    def _close(self, chain: Chain) -> None:
         """Note that nothing of a chain waits any more."""
         if not self._is_current(chain):
             return
@@ -502,57 +283,22 @@ class _Office:
             self._refs.popitem(last=False)
         return found
 
-    async def _admitted(self) -> bool:
-        """Wait until the gate is open, or for our turn to try whether the receiver is back: True."""
-        while self._closed_until is not None:
-            left_s = self._closed_until - time.monotonic()
-            if left_s <= 0 and not self._probing:
-                self._probing = True
-                return True
-            self._moved.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), max(0.01, left_s) if not self._probing else None)
-        return False
-
     def _got_through(self) -> None:
-        failing_since, self._failing_since = self._failing_since, None
-        self._failed_orders.clear()
-        if self._closed_until is None:
+        away_since = self.gate.got_through()
+        if away_since is None:
             return
-        self._closed_until, self._probes = None, 0
-        self._moved.set()
-        _log.info("the receiver of events is back: %s", self._sender.webhook.where)
         now = time.time()
-        for feed in self._feeds.values():
+        for feed in self.reader.feeds.values():
             for parked in feed.state.parked.values():
                 # An order that was refused while all were begins anew, but once only: it may be refused always.
-                if failing_since is not None and parked.since >= failing_since and not parked.again:
+                if parked.since >= away_since and not parked.again:
                     parked.tries, parked.since, parked.due, parked.again = 0, now, now, True
                     feed.dirty = True
 
-    def _count_failure(self, chain: _Chain, result: Result, probe: bool) -> None:
-        """Note that the receiver has refused an event; it may be away."""
-        now = time.time()
-        self._sender.observer.delivered("refused" if result.status else "unanswered")
-        if self._failing_since is None:
-            self._failing_since = now
-        if result.status == 410 and now > self._said_gone + _SAY_GONE_EVERY_S:
-            self._said_gone = now
-            where = self._sender.webhook.where
-            _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", where)
-        if chain.parked is None:
-            self._failed_orders.add((chain.feed.sku, chain.order))
-        if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
-            if self._closed_until is None:
-                where = self._sender.webhook.where
-                _log.warning("the receiver of events is away, and they wait: %s %s", where, result.why)
-            self._probes += 1
-            self._closed_until = time.monotonic() + self._wait_s(self._probes, result)
-
-    def _put_off(self, chain: _Chain, result: Result, probe: bool) -> None:
+    def _put_off(self, chain: Chain, result: Result, probe: bool) -> None:
         """Park the order, and give its first event up if that has failed for too long."""
         now, feed, parked = time.time(), chain.feed, chain.parked
-        wait_s = self._wait_s(parked.tries + 1 if parked else 1, result)
+        wait_s = self.gate.wait_s(parked.tries + 1 if parked else 1, result)
         if parked is None:
             places = [pending.place for pending in chain.waiting]
             at = chain.waiting[0].event.at
@@ -576,88 +322,3 @@ class _Office:
                 )
         del feed.chains[chain.order]
         feed.advance()
-
-    def _wait_s(self, tries: int, result: Result) -> float:
-        longest_s = min(_LONGEST_S, self._sender.retry_s * 2.0 ** min(tries - 1, 30))
-        # Jitter, downwards: several receivers behind one server are not to be tried at once.
-        return min(_LONGEST_S, max(longest_s * random.uniform(0.7, 1.0), result.retry_after_s))  # noqa: S311
-
-    async def _retry(self) -> None:
-        """Have the parked orders whose time has come tried again."""
-        odd: dict[str, str] = {}
-        for feed in list(self._feeds.values()):
-            for parked in list(feed.state.parked.values()):
-                if not self._rests(feed, parked):  # it was delivered while others were read
-                    continue
-                chain = _Chain(feed, parked.order, parked=parked)
-                with _apart(feed.sku, odd):
-                    for place in list(parked.places):
-                        page = await self._store.journal(
-                            feed.sku, after=place.after or None, until=place.entry, limit=1
-                        )
-                        if page:
-                            chain.waiting.append(_Pending(page[0], place, None))
-                        elif place in parked.places:  # it was trimmed
-                            parked.places.remove(place)
-                    if self._rests(feed, parked):
-                        feed.chains[parked.order] = chain
-                        self._ready.put_nowait(chain)
-        self._say("tried again", odd)
-
-    def _rests(self, feed: _Feed, parked: Parked) -> bool:
-        """Return whether a parked order is due, and nobody has taken it up."""
-        known = self._feeds.get(feed.sku) is feed and feed.state.parked.get(parked.order) is parked
-        return known and parked.is_due(time.time()) and parked.order not in feed.chains
-
-    # -- noting ------------------------------------------------------------------------------------------------------
-
-    async def _save_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_SAVE_EVERY_S)
-            try:
-                await self._save()
-            except (FenceRefused, LockLost):
-                raise
-            except EXPECTED as error:
-                _log.debug("not noted which events were sent: %s", error)
-            except Exception:
-                _log.exception("unexpected error in noting which events were sent")
-
-    async def _save(self) -> None:
-        odd: dict[str, str] = {}
-        for feed in list(self._feeds.values()):
-            if feed.dirty:
-                with _apart(feed.sku, odd):
-                    await self._save_one(feed)
-        self._say("noted", odd)
-
-    async def _save_one(self, feed: _Feed) -> None:
-        feed.dirty = False
-        text = feed.state.to_text()
-        try:
-            await self._store.save_outbox(feed.sku, self._fence, replace(feed.outbox, text=text))
-            feed.outbox = replace(feed.outbox, wish="")
-        except StockChanged:  # a new sale has begun
-            if self._feeds.get(feed.sku) is feed:
-                del self._feeds[feed.sku]
-        except BaseException:
-            feed.dirty = True
-            raise
-
-
-@contextlib.contextmanager
-def _apart(sku: str, odd: dict[str, str]) -> Iterator[None]:
-    """Have data of an item that can't be read concern that item only."""
-    try:
-        yield
-    except StockCorrupt as error:
-        odd[sku] = str(error)
-
-
-def _feed_of(sku: str, outbox: Outbox) -> _Feed:
-    try:
-        state = State.from_text(outbox.text)
-    except (ValueError, KeyError, TypeError):
-        _log.error("what the sender has noted of %s is not ours; its events are sent from the first one", sku)
-        state = State()
-    return _Feed(sku, outbox, state, state.cursor)

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from app.orders import (
-    DEFAULT_SKU,
-    SKU_PATTERN,
-    TERMS,
-    TermsChange,
-)
+from app.orders import DEFAULT_SKU, SKU_PATTERN, TERMS, TermsChange
 from app.orders.terms import Term
 from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses, whole

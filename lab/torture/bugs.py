@@ -31,7 +31,8 @@ from app.orders import (
     decision,
 )
 from app.orders.decision import Decided, Decision
-from app.outbox import Webhook, sender
+from app.outbox import Webhook
+from app.outbox.feed import Chain, Feed
 from app.outbox.webhook import Result
 from app.sale import batch, worker
 from app.sale.queue import EntryState, Item
@@ -551,29 +552,31 @@ def _restocks_again() -> None:
 
 def _notes_before_it_sends() -> None:
     """The sender notes that an event has left when it has read it."""
-    take = sender._Office._take
+    take = Feed.take
 
-    def patched(self: sender._Office, feed: Any, event: Event) -> None:
-        take(self, feed, event)
-        for slot in feed.window:
+    def patched(self: Feed, event: Event) -> Chain | None:
+        chain = take(self, event)
+        for slot in self.window:
             slot.done = True
-        feed.advance()
+        self.advance()
+        return chain
 
-    sender._Office._take = patched  # type: ignore[method-assign]
+    Feed.take = patched  # type: ignore[method-assign]
 
 
 def _sends_side_by_side() -> None:
     """The events of one order don't wait for each other."""
-    take = sender._Office._take
+    take = Feed.take
 
-    def patched(self: sender._Office, feed: Any, event: Event) -> None:
-        take(self, feed, event)
-        chain = feed.chains.pop(event.order.number, None)
+    def patched(self: Feed, event: Event) -> Chain | None:
+        chain = take(self, event)
         if chain is not None:
+            del self.chains[chain.order]
             chain.order = event.entry
-            feed.chains[event.entry] = chain
+            self.chains[event.entry] = chain
+        return chain
 
-    sender._Office._take = patched  # type: ignore[method-assign]
+    Feed.take = patched  # type: ignore[method-assign]
 
 
 def _forgets_what_is_refused() -> None:
@@ -589,17 +592,17 @@ def _forgets_what_is_refused() -> None:
 
 def _tells_how_it_stands() -> None:
     """An event says what has last happened to its order."""
-    take, post, newest = sender._Office._take, Webhook.post, dict[OrderId, Event]()
+    take, post, newest = Feed.take, Webhook.post, dict[OrderId, Event]()
 
-    def taken(self: sender._Office, feed: Any, event: Event) -> None:
+    def taken(self: Feed, event: Event) -> Chain | None:
         newest[event.order] = event
-        take(self, feed, event)
+        return take(self, event)
 
     async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
         last = newest.get(event.order, event)
         return await post(self, replace(event, kind=last.kind, facts=last.facts), ref)
 
-    sender._Office._take, Webhook.post = taken, patched  # type: ignore[method-assign]
+    Feed.take, Webhook.post = taken, patched  # type: ignore[method-assign]
 
 
 # -- of the service ----------------------------------------------------------------------------------------------------

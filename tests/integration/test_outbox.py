@@ -422,7 +422,7 @@ async def test_an_item_that_cant_be_read(
         return Response(status_code=500) if refusing else None
 
     shop_end.decide = decide
-    caplog.set_level("INFO", "app.outbox.sender")
+    caplog.set_level("INFO", "app.outbox")
     async with selling(etcd, valkey, shop_end, webhook_retry_s=0.5) as shop:
         await shop.set_stock("zoo", 5)
         for sku in ("default", "zoo"):

@@ -6,22 +6,11 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import Unpack, override
 
-from app.errors import (
-    StockError,
-)
+from app.errors import StockError
 from app.orders import Ask, Snapshot
 from app.stock.redis.client import Script
 from app.stock.redis.erase import Under
-from app.stock.redis.keys import (
-    is_number,
-    pack,
-    pack_begun,
-    pack_change,
-    pack_sold,
-    position_of,
-    snapshot_of,
-    token_of,
-)
+from app.stock.redis.keys import is_number, pack, pack_begun, pack_change, pack_sold, position_of, snapshot_of, token_of
 from app.stock.redis.operations import ItemRequest, RedisOperations
 from app.stock.store import Batch, Fence, Level, Restock
 from app.stock.watermark import tag_of

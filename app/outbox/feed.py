@@ -1,0 +1,90 @@
+"""An item's journal, as far as the sender has read it, and the events of its orders that wait."""
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+
+from app.orders import Event
+from app.outbox.state import Parked, Place, State
+from app.stock import Outbox
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Slot:
+    """An entry that was read. `done`: delivered, or parked."""
+
+    entry: str
+    at: float
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Pending:
+    """An event that waits. `slot`: in the window, None if it was read again as its order was parked."""
+
+    event: Event
+    place: Place
+    slot: Slot | None
+
+
+@dataclass(slots=True)
+class Chain:
+    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`."""
+
+    feed: "Feed"
+    order: str
+    waiting: deque[Pending] = field(default_factory=deque)
+    parked: Parked | None = None
+
+
+@dataclass(slots=True)
+class Feed:
+    """An item's journal, as far as it was read. `last`: its end, as far as we know; `waiting`: events, estimated."""
+
+    sku: str
+    outbox: Outbox
+    state: State
+    read_to: str
+    last: str = ""
+    window: deque[Slot] = field(default_factory=deque)
+    chains: dict[str, Chain] = field(default_factory=dict)
+    dirty: bool = False
+    waiting: int = 0
+
+    @classmethod
+    def of(cls, sku: str, outbox: Outbox) -> "Feed":
+        """The feed of an item, from where the sender has come."""
+        try:
+            state = State.from_text(outbox.text)
+        except (ValueError, KeyError, TypeError):
+            _log.error("what the sender has noted of %s is not ours; its events are sent from the first one", sku)
+            state = State()
+        return cls(sku, outbox, state, state.cursor)
+
+    def take(self, event: Event) -> Chain | None:
+        """Take an event that was read; return its order's chain, if that has begun."""
+        order, place = event.order.number, Place(self.read_to, event.entry)
+        slot = Slot(event.entry, event.at)
+        self.read_to = event.entry
+        self.window.append(slot)
+        chain, parked = self.chains.get(order), self.state.parked.get(order)
+        if parked is not None:  # it waits behind the one that is refused
+            parked.places.append(place)
+            slot.done = True
+            self.advance()
+        elif chain is not None:
+            chain.waiting.append(Pending(event, place, slot))
+        else:
+            chain = self.chains[order] = Chain(self, order, deque([Pending(event, place, slot)]))
+            return chain
+        return None
+
+    def advance(self) -> None:
+        """Move the cursor behind all that is done."""
+        while self.window and self.window[0].done:
+            self.state.cursor = self.window.popleft().entry
+            self.state.count += 1
+            self.waiting = max(0, self.waiting - 1)
+        self.dirty = True

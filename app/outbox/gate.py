@@ -1,0 +1,103 @@
+"""The gate to the receiver of events: open, or closed while it is away; then one event at a time tries it."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import Final
+
+from app.outbox.webhook import Result
+from app.telemetry.observer import Observer
+
+_log = logging.getLogger(__name__)
+
+_AWAY_AFTER: Final = 5  # orders in a row of which none gets through
+_LONGEST_S: Final = 4 * 3600.0
+_SAY_GONE_EVERY_S: Final = 600.0
+
+
+class Gate:
+    """Knows whether the receiver is there, by what becomes of the events.
+
+    `where`: its address, for logs; `retry_s`: the first wait after a failure, which doubles up to four hours.
+    """
+
+    def __init__(self, where: str, retry_s: float, observer: Observer) -> None:
+        self._where = where
+        self._retry_s = retry_s
+        self._observer = observer
+        self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
+        self._probing = False
+        self._probes = 0
+        self._moved = asyncio.Event()
+        self._failed_orders: set[tuple[str, str]] = set()  # for the first time since one got through
+        self._failing_since: float | None = None
+        self._said_gone = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events may pass."""
+        return self._closed_until is None
+
+    @property
+    def away_s(self) -> float:
+        """For how many seconds none has got through although some were tried."""
+        return time.time() - self._failing_since if self._failing_since is not None else 0.0
+
+    async def admitted(self) -> bool:
+        """Wait until the gate is open, or for our turn to try whether the receiver is back: True. Then call `tried`."""
+        while self._closed_until is not None:
+            left_s = self._closed_until - time.monotonic()
+            if left_s <= 0 and not self._probing:
+                self._probing = True
+                return True
+            self._moved.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), max(0.01, left_s) if not self._probing else None)
+        return False
+
+    def tried(self) -> None:
+        """End a turn to try."""
+        self._probing = False
+        self._moved.set()
+
+    def try_now(self) -> None:
+        """Let the next event try at once, if the gate is closed."""
+        if self._closed_until is not None:
+            self._closed_until, self._probes = 0.0, 0
+            self._moved.set()
+
+    def got_through(self) -> float | None:
+        """Note that an event was taken. If the receiver was away, return since when, in seconds since 1970."""
+        failing_since, self._failing_since = self._failing_since, None
+        self._failed_orders.clear()
+        if self._closed_until is None:
+            return None
+        self._closed_until, self._probes = None, 0
+        self._moved.set()
+        _log.info("the receiver of events is back: %s", self._where)
+        return failing_since
+
+    def was_refused(self, order: tuple[str, str] | None, result: Result, probe: bool) -> None:
+        """Note that the receiver has refused an event; it may be away. `order`: if this was its first refusal."""
+        now = time.time()
+        self._observer.delivered("refused" if result.status else "unanswered")
+        if self._failing_since is None:
+            self._failing_since = now
+        if result.status == 410 and now > self._said_gone + _SAY_GONE_EVERY_S:
+            self._said_gone = now
+            _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", self._where)
+        if order is not None:
+            self._failed_orders.add(order)
+        if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
+            if self._closed_until is None:
+                _log.warning("the receiver of events is away, and they wait: %s %s", self._where, result.why)
+            self._probes += 1
+            self._closed_until = time.monotonic() + self.wait_s(self._probes, result)
+
+    def wait_s(self, tries: int, result: Result) -> float:
+        """How long to wait after so many failures."""
+        longest_s = min(_LONGEST_S, self._retry_s * 2.0 ** min(tries - 1, 30))
+        # Jitter, downwards: several receivers behind one server are not to be tried at once.
+        return min(_LONGEST_S, max(longest_s * random.uniform(0.7, 1.0), result.retry_after_s))  # noqa: S311
