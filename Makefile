@@ -5,7 +5,7 @@
 # make test-all the same, and then the slow ones: browser, older servers, torture with every fault and bug, Go's and Java's clients, soak (an hour; before a release); SHORT=yes leaves out what is exhaustive, as CI does
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
-# make soak     an hour of sales beside faults: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
+# make soak     an hour of sales beside faults, each night: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
 # make check    format, lint, types, import rules, and how much there is of it (tests/ratchet.toml)
 # make format   formats the code
 # make docs     what is generated: tables in docs, docs/fencelock.md, docs/http.md, docs/adr/README.md, .env.example

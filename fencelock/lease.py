@@ -13,7 +13,7 @@
 A deadline counts from before a request was sent, and the server counts from when it came: so we stop trusting a lease
 before the server can give it to somebody else, as long as both clocks run at the same rate. Lost and ended are for
 good: a renewal that comes later changes nothing. The owner of a lease asks before each write; a pause between the
-question and the write is the case that the fence is for. `renewer` keeps leases alive, and is the only one to give them back.
+question and the write is the case that the fence is for. `renewer` keeps leases alive, and alone gives them back.
 """
 
 import asyncio

@@ -58,6 +58,7 @@ def judge(history: History) -> list[Finding]:
         finding("I1", "stock + lucky changes only when units are added", looks, judge_sale.adds_up(evidence)),
         finding("I1, I4", "what is seen is not behind what was said", looks, judge_sale.seen_after_told(evidence)),
         finding("I2", "lucky is what the orders add up to; a key has one", orders, judge_sale.orders_agree(evidence)),
+        finding("I2", "the order of the sales explains when each was told", orders, judge_sale.in_time(evidence)),
         finding("I2", "nobody has more than the limit", orders, judge_sale.limits_kept(evidence)),
         finding("I3", "nothing is left unsold to those who wanted it", purchases, judge_sale.nothing_unsold(evidence)),
         finding("I4", 'who was told "sold" has that order; nobody else', purchases, judge_sale.answers_kept(evidence)),

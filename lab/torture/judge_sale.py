@@ -117,11 +117,39 @@ def orders_agree(evidence: Evidence) -> Iterator[str]:
             yield f"key {key} has {count} orders of {sku}"
 
 
+def in_time(evidence: Evidence) -> Iterator[str]:
+    """The order in which the store has an item's sales explains when they were asked for, told and seen.
+
+    The looks have their places between the sales. Nothing may have been over before something that comes earlier began,
+    and each sale is of units that were there by the time when it was told.
+    """
+    for item in evidence.history.setup.items:
+        looks = sorted(evidence.looks(item.sku), key=lambda one: (one.lucky, one.asked_at))
+        asked = {one[0].key or one[0].buyer: one for one in evidence.asked.values() if one[0].sku == item.sku}
+        happened: list[tuple[float, float, str]] = []  # began, was over, and what it was
+        sold = seen = 0
+        for order in evidence.orders[item.sku]:
+            while seen < len(looks) and looks[seen].lucky <= sold:
+                happened.append((looks[seen].asked_at, looks[seen].at, f"the look that saw {looks[seen].lucky} sold"))
+                seen += 1
+            sold += order.quantity
+            attempts = asked.get(order.key or order.buyer or "", [])
+            told = min((one.done_at for one in attempts if one.order == order.id), default=float("inf"))
+            happened.append((min((one.sent_at for one in attempts), default=0.0), told, f"order {order.id}"))
+            units = item.initial + sum(one.added for one in evidence.restocks(item.sku, until=told))
+            if sold > units:
+                yield f"{item.sku}: with order {order.id} {sold} were sold by {told:.2f} s, and {units} had been there"
+        happened += [(look.asked_at, look.at, f"the look that saw {look.lucky} sold") for look in looks[seen:]]
+        began_s, earlier = 0.0, ""
+        for began, over, what in happened:
+            began_s, earlier = max((began_s, earlier), (began, what))
+            if over < began_s:
+                yield f"{item.sku}: {what} was over at {over:.2f} s, before {earlier} began at {began_s:.2f} s"
+
+
 def nothing_unsold(evidence: Evidence) -> Iterator[str]:
     """Nobody was refused units that were there all the time."""
     for item in evidence.history.setup.items:
-        if item.limit:
-            continue
         left = next((one for one in evidence.end.left if one.sku == item.sku), None)
         if left is None:
             continue
@@ -147,7 +175,7 @@ def nothing_unsold(evidence: Evidence) -> Iterator[str]:
                         f"{when} {later.stock} are left"
                     )
                     break
-        if not refused and left.stock > 0:
+        if not refused and left.stock > 0 and not item.limit:
             yield f"{left.stock} of {item.sku} are left, and nobody was refused: too little demand to judge by"
 
 

@@ -25,7 +25,7 @@ from app.wiring import Sale, open_sale
 from fencelock.backend import Scope
 from fencelock.clock import now
 from fencelock.registry import backend_class
-from lab.torture import beliefs, linear, long_hold
+from lab.torture import beliefs, long_hold
 from lab.torture.bugs import BUGS
 from lab.torture.buyers import UNITS_PER_PURCHASE, Crowd
 from lab.torture.history import (
@@ -45,7 +45,6 @@ from lab.torture.history import (
     SoldOrder,
 )
 from lab.torture.judge import Finding, branches, judge
-from lab.torture.judge_sale import Evidence
 from lab.torture.judge_service import recovery_s
 from lab.torture.nemesis import CABLE, Nemesis, World
 from lab.torture.payers import Payers
@@ -58,7 +57,6 @@ RECOVERY_S: Final = 2.0  # beyond the TTL
 PICTURE: Final = "timeline.html"
 _HISTORY: Final = "history.jsonl"
 _EARLIER: Final = "earlier"
-_UNEXPLAINED: Final = "linearizability.html"
 _PEACE_S: Final = 1.0
 _OPERATOR: Final = "operator"
 _LOCK_GROUPS: Final = 2
@@ -150,7 +148,7 @@ def run_once(options: TortureOptions, console: Console) -> tuple[History, list[F
             history = _run(options, servers, progress)
         finally:
             progress.stop()
-    findings = [*judge(history), _explained(history, options.report / _UNEXPLAINED)]
+    findings = judge(history)
     (options.report / PICTURE).write_text(draw(history, findings))
     return history, findings
 
@@ -163,21 +161,9 @@ def _make_room(report: Path) -> None:
     earlier = report / _EARLIER
     shutil.rmtree(earlier, ignore_errors=True)
     earlier.mkdir()
-    for old in (*report.glob("*.log"), *(report / name for name in (_HISTORY, PICTURE, _UNEXPLAINED))):
+    for old in (*report.glob("*.log"), *(report / name for name in (_HISTORY, PICTURE))):
         if old.exists():
             old.rename(earlier / old.name)
-
-
-def _explained(history: History, picture: Path) -> Finding:
-    promise = "one order of events explains all answers"
-    assert history.end is not None  # noqa: S101 - it was judged
-    try:
-        found = linear.check(Evidence(history, history.end), picture)
-    except linear.NoChecker as reason:
-        return Finding("I1-I4", promise, f"not asked: {reason}", ())
-    looked_at = f"porcupine: {found.operations} operations on {found.parts} items and keys"
-    violations = found.violations and [*found.violations, f"porcupine's picture is in {picture}"]
-    return Finding("I1-I4", promise, looked_at, tuple(violations))
 
 
 def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> History:

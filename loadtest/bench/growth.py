@@ -22,7 +22,6 @@ from rich.table import Table
 
 from app.server import raise_file_limit
 from loadtest.bench.generator import drive, holding
-from loadtest.bench.plot import bars
 from loadtest.bench.stand import Contender, Running, Stand
 
 _WARM_S = 0.7
@@ -101,7 +100,6 @@ def main() -> int:
         console.print(f"{what}: {size / 1024:.1f} KiB each", highlight=False)
     options.report.mkdir(parents=True, exist_ok=True)
     per_s = {what: [one.per_s for one in found] for what, found in figures.items()}
-    (options.report / "growth.svg").write_text(bars(per_s, "sales a second"))
     (options.report / "growth.json").write_text(json.dumps(per_s | per_buyer, indent=1))
     return 1 if any(one.lost for found in figures.values() for one in found) else 0
 

@@ -204,7 +204,16 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "two orders for a key": lambda made: sells(made, replace(order("c", token=9), id="another")),
         "an order that is there twice": lambda made: sells(made, MUGS),
     },
+    "order of the sales": {
+        "orders in another order": lambda made: ends(
+            made, orders=(at_end(made).orders[1], at_end(made).orders[0], *at_end(made).orders[2:])
+        ),
+        "sold before it was there": lambda made: changed(made.restocks, 0, asked_at=8.1, done_at=8.2),
+        "seen before it was asked for": lambda made: made.looks.insert(1, Look(0.6, 0.7, 2, 1)),
+        "seen as it had been before": lambda made: made.looks.insert(2, Look(5.5, 5.6, 1, 2)),
+    },
     "left unsold": {
+        "refused an item with a limit": lambda made: asked(made, attempt("e", "sold_out", at=8.6, sku="mug")),
         "refused what was there": lambda made: (
             with_more_units(made, 1),
             changed(made.restocks, 0, asked_at=5.0, done_at=5.1),
