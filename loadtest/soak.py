@@ -35,9 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import EXPECTED
+from app.orders import DEFAULT_SKU
 from app.server import raise_file_limit
 from app.settings import Settings
-from app.orders import DEFAULT_SKU
 from app.stock.redis.keys import keys_of
 from lab.demo.stage import LockName, Stage, StageOptions, StoreName, set_up
 from lab.servers import EtcdMember

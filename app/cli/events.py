@@ -14,6 +14,7 @@ from app.errors import ConfigurationError, StockError
 from app.orders import DEFAULT_SKU, OrderId
 from app.outbox import State, Wish
 from app.outbox.state import rank
+from app.sale.find import named
 from app.stock import StockStore
 from app.wiring import Sale
 
@@ -139,10 +140,14 @@ async def _not_delivered(store: StockStore) -> list[dict[str, Any]]:
 
 
 async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
-    order = OrderId.parse_name(given)
-    if order is None:
+    wanted = OrderId.parse_name(given)
+    if wanted is None:
         raise ConfigurationError(f"not an order's number: {given!r}; it is `{OrderId('item', 'number')}`")
-    store.check(order.sku)
+    store.check(wanted.sku)
+    found_order = await named(store, given)
+    if found_order is None:
+        raise ConfigurationError(f"no order {wanted.name}")
+    order = found_order.id
     state = (await _states(store)).get(order.sku, State())
     waits = {place.entry: "parked" for one in state.parked.values() for place in one.places}
     waits |= {dead.entry: "dead" for dead in state.dead}
@@ -151,6 +156,4 @@ async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
         own = {"entry": event.entry, "number": event.number, "kind": str(event.kind), "at": _moment(event.at)}
         how = waits.get(event.entry) or ("waits" if rank(event.entry) > rank(state.cursor) else "delivered")
         found.append(own | {"delivery": how, "facts": dict(event.facts)})
-    if not found:
-        raise ConfigurationError(f"no order {order.name}")
     return found

@@ -236,7 +236,7 @@ def buyers_erase(
 async def _numbered(sale: Sale, number: str) -> Order:
     order = await sale.orders.numbered(number)
     if order is None:
-        shape = "" if OrderId.parse_name(number) else f"; one is written as {OrderId(DEFAULT_SKU, number)}"
+        shape = "" if OrderId.sku_of(number) != number else f"; one is written as {OrderId(DEFAULT_SKU, number)}"
         raise SeckillError(f"there is no order {number!r}{shape}")
     return order
 

@@ -51,6 +51,16 @@ class OrderId(NamedTuple):
         found = _ID.fullmatch(text)
         return cls(found[1], found[2] or "", found[3] or "") if found and (found[2] or not found[3]) else None
 
+    @staticmethod
+    def sku_of(text: str) -> str:
+        """The item in what may be an id, whatever the rest of it is."""
+        return text.partition("~")[0]
+
+    @staticmethod
+    def cut(text: str) -> str:
+        """What may be an id, without what may be its secret: for logs."""
+        return text.rpartition("~")[0] or text
+
     def opens(self, secret: str) -> bool:
         """Return whether this may open the order that has such a secret. A name opens none."""
         return secrets.compare_digest(self.secret, secret)

@@ -59,6 +59,10 @@ class Payment(NamedTuple):
     amount: int | None = None
     currency: str | None = None
 
+    def after(self, before: "Payment | None") -> "Payment":
+        """This payment, as it is known after an earlier notice of it: one without an amount takes none back."""
+        return before if before is not None and self.amount is None else self
+
 
 # The events of an order, as records of layout 1 have them: kind, time in ms since 1970, token, batch, facts.
 Steps: TypeAlias = tuple[tuple[Any, ...], ...]
@@ -161,7 +165,7 @@ class Record(NamedTuple):
 
     def with_payment(self, payment: Payment) -> tuple[Payment, ...]:
         """The payments that were announced, with one more, or as that one is announced now."""
-        return *(one for one in self.payments if one.ref != payment.ref), payment
+        return *(one for one in self.payments if one.ref != payment.ref), payment.after(self.payment(payment.ref))
 
     def to_text(self) -> str:
         """The record as the stores keep it: JSON, without its number."""
@@ -330,9 +334,10 @@ def _of_steps(steps: list[list[Any]], payment_ref: str | None, amount: int | Non
     payments: dict[str, Payment] = {}
     for kind, *_, facts in steps:
         if kind in (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE, EventKind.CONFIRMED):
-            payments[facts["payment_ref"]] = Payment(facts["payment_ref"], facts.get("amount"), facts.get("currency"))
+            told = Payment(facts["payment_ref"], facts.get("amount"), facts.get("currency"))
+            payments[told.ref] = told.after(payments.get(told.ref))
     if payment_ref is not None:
-        payments[payment_ref] = Payment(payment_ref, amount)
+        payments[payment_ref] = Payment(payment_ref, amount).after(payments.get(payment_ref))
     return {
         "steps": tuple(tuple(step) for step in steps),
         "events": len(steps),

@@ -78,7 +78,9 @@ def step(order: Order, event: Event) -> dict[str, Any]:
 
 def row(order: Order) -> dict[str, Any]:
     """An order's row in a file. Without the secret in its id, as the id opens the order, and files are passed on."""
-    own = {name: getattr(order.record, name) for name in FIELDS}
+    own: dict[str, Any] = {
+        name: list(one) if isinstance(one := getattr(order.record, name), tuple) else one for name in FIELDS
+    }
     own["pay_by"] = own["pay_by"] and _moment(own["pay_by"])
     written = {"key": order.key, "token": order.token, "batch": order.batch_id, "instance": order.instance}
     return {"order": order.id.name, "item": order.sku, "began": _moment(order.sold_at)} | own | written

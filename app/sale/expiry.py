@@ -1,4 +1,4 @@
-"""Gives back held units that have run out, of items that nobody buys at the moment."""
+"""Gives back the units of holds that have expired, of items that nobody buys at the moment."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _AT_ONCE: Final = 100  # items
 
 
 class Expiry:
-    """Looks each second whether held units of an item have run out, and has the shop give them back.
+    """Looks each second for holds that have expired, and submits an `Expire` for their item.
 
     Each batch does so, too, so there is nothing to find in an item that somebody buys. `in_office`: whether this
     instance is the one that looks; the others needn't.
@@ -41,7 +41,7 @@ class Expiry:
 
     def start(self) -> None:
         """Begin to look."""
-        about = {"every_s": _LOOK_EVERY_S, "log": _log, "what": "giving back what has run out"}
+        about = {"every_s": _LOOK_EVERY_S, "log": _log, "what": "ending holds that have expired"}
         self._task = asyncio.get_running_loop().create_task(run_forever(self._look, **about))  # type: ignore[arg-type]
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class Expiry:
             self._looked_at_all = now + min(_REST_MAX_S, _REST * (now - began))
 
     def _give_back(self, sku: str) -> None:
-        """Have the shop give back what has run out, unless it is about to; the next look tries again."""
+        """Submit an `Expire`, unless one is on its way; the next look tries again."""
         if sku in self._giving_back:
             return
         if len(self._giving_back) >= _AT_ONCE:
@@ -84,7 +84,7 @@ class Expiry:
                 with contextlib.suppress(*EXPECTED):
                     await self._shop.give_back(sku)
             except Exception:
-                _log.exception("unexpected error in giving back what has run out of %s", sku)
+                _log.exception("unexpected error in ending expired holds of %s", sku)
             finally:
                 del self._giving_back[sku]
 

@@ -113,6 +113,7 @@ def view(
         told |= standing(order, record)
     elif answer is not None:
         told |= {"sku": sku, "quantity": answer.quantity, "id": order and str(order)}
+        told |= {"extended": False, "amount_mismatch": False, "refunds_due": ()}
     return {name: value for name, value in told.items() if value is not None}
 
 

@@ -120,8 +120,7 @@ async def shop(request: Request) -> Response:
 @router.api_route("/shop/order", methods=READING)
 async def order_page(request: Request) -> Response:
     """An order, for people; an order's id begins with its item's name."""
-    wanted = OrderId.parse_name(request.query_params.get("id", ""))
-    return _page_about(request, "order.html", wanted.sku if wanted else "")
+    return _page_about(request, "order.html", OrderId.sku_of(request.query_params.get("id", "")))
 
 
 @router.api_route(PICTURES + "/{name}", methods=READING)

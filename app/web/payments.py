@@ -234,8 +234,7 @@ def read(call: Call) -> Asked:
 def _form(answer: Answer, *, about: Payment | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Raises `NoSuchOrder`, as callbacks overtake each other: the provider is to try again."""
     if about is not None and answer.outcome in (ConfirmOutcome.NOT_FOUND, RefundOutcome.NOT_FOUND):
-        order = OrderId.parse(about.hold or "")
-        hold = order.name if order else about.hold
+        hold = about.hold and OrderId.cut(about.hold)
         _log.warning("no order for payment %s (%s %s, hold %s)", about.payment_ref, about.amount, about.currency, hold)
         raise NoSuchOrder("no such order or payment, or not yet; nothing was done")
     return [(b"content-type", b"application/json")], CallbackView(outcome=answer.outcome).model_dump_json().encode()
@@ -244,7 +243,11 @@ def _form(answer: Answer, *, about: Payment | None = None) -> tuple[list[tuple[b
 def _succeeded(state: State, paid: Payment) -> Confirm | Answer:
     order = OrderId.parse(paid.hold or "")
     if order is None:
-        _log.warning("payment %s is of %r, which is no hold of this service: ignored", paid.payment_ref, paid.hold)
+        _log.warning(
+            "payment %s is of %r, which is no hold of this service: ignored",
+            paid.payment_ref,
+            OrderId.cut(paid.hold or ""),
+        )
         return _IGNORED
     return Confirm(*order, paid.payment_ref, paid.amount, paid.currency)
 

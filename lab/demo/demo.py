@@ -19,7 +19,7 @@ from rich.text import Text
 
 from app.audit import Audit
 from app.errors import ConfigurationError
-from app.orders import DEFAULT_SKU
+from app.orders import DEFAULT_SKU, OrderId
 from app.sale import Shop
 from app.settings import Guard
 from fencelock import Scope
@@ -158,13 +158,18 @@ async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
         missing = [
             answer["order"]
             for answer in answers["answers"]
-            if answer["outcome"] == "sold" and await sale.shop.order(answer["order"]) is None
+            if answer["outcome"] == "sold" and not await _is_there(sale.shop, answer["order"])
         ]
         figures = _figures(options, stage.ports, answers, found, missing, sum(map(_locks_taken, urls)), calls)
         if options.pay is not None:
             figures.whereabouts = await whereabouts(sale.store, await sale.shop.level(DEFAULT_SKU))
         steps.remove_task(step)
         return figures
+
+
+async def _is_there(shop: Shop, order_id: str) -> bool:
+    order = OrderId.parse(order_id)
+    return order is not None and await shop.order(order) is not None
 
 
 async def _until_all_holds_end(shop: Shop, steps: Progress) -> None:

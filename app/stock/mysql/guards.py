@@ -64,7 +64,7 @@ class _OptimisticStockStore(TransactionalStockStore):
 
     Any grant will do, or none: fences are ignored, and orders have token 0. Of several concurrent decisions one is
     written, the others read again. A write takes its units from the current stock, if it has as many, so nothing is
-    ever oversold. Coming from the fence in mid-sale, `seckill stock unfence` begins a new epoch of tokens.
+    ever oversold. After a switch from `fence` in mid-sale run `seckill stock unfence`: a new epoch of tokens begins.
     """
 
     _word: ClassVar[str]  # the column

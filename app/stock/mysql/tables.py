@@ -131,7 +131,7 @@ async def find_bought(call: Call, items: Mapping[str, ItemRow], asks: Mapping[st
 async def find_settled(
     call: Call, items: Mapping[str, ItemRow], asks: Mapping[str, Ask]
 ) -> dict[str, dict[str, Settled]]:
-    """Find what the given keys stand for, of each item."""
+    """Look up the results that are stored under these idempotency keys, of each item."""
     found: dict[str, dict[str, Settled]] = {sku: {} for sku in asks}
     keys = [(item, asks[sku].keys) for sku, item in items.items()]
     columns = f"sku, name, expires_at <= {_NOW}, outcome, quantity, buyer, order_id"
@@ -312,7 +312,7 @@ class Written(NamedTuple):
 
 
 async def write_keys(call: Call, written: Written, refusal_ttl_us: int) -> bool:
-    """Write what a batch's idempotency keys stand for; False, with nothing written, if one is already taken."""
+    """Write the results under a batch's idempotency keys; False, with nothing written, if one is already taken."""
     (item, batch, _), new = written, list[tuple[str | None, str, int, str | None]]()
     sku, sale = item.sku, item.sale
     new += [(one.key, str(one.record.state), one.record.quantity, one.record.buyer) for one in batch.begun]

@@ -8,4 +8,5 @@ local generation = redis.call("HGET", key.fence, "generation")
 local after = next_generation(generation, request.expected)
 note({generation = generation or nil}, {generation = after})
 redis.call("HSET", key.fence, "generation", after)
+if not generation then redis.call("HSET", key.fence, "layout", LAYOUT) end
 return "ok"

@@ -232,7 +232,7 @@ def entries_of(text: str | None) -> list[str]:
 
 
 def pack(settled: Settled) -> str:
-    """Encode what the key of a refusal stands for. (For the key of an order the scripts do so: common.lua.)"""
+    """Encode the result of a refused request. (That of an order is encoded by the scripts: common.lua.)"""
     fields = {"outcome": settled.outcome, "quantity": settled.quantity, "buyer": settled.buyer}
     if settled.order is not None:
         fields |= {"order_id": str(settled.order), "number": settled.order.number}
@@ -305,7 +305,7 @@ def event_of(sku: str, entry_id: str, fields: dict[str, str]) -> Event:
 
 
 def unpack(sku: str, text: str) -> Settled:
-    """Parse what a key stands for. Raises `StockCorrupt`."""
+    """Parse the result that is stored under a key. Raises `StockCorrupt`."""
     entry_id, _, packed = text.partition(" ")
     try:
         fields = json.loads(packed)

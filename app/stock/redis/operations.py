@@ -28,6 +28,7 @@ from app.stock.redis.keys import (
     mark_of,
     nonsense,
     order_of,
+    record_of,
     refusal_of,
     token_of,
 )
@@ -296,8 +297,8 @@ class RedisOperations(StockStore):
                 for entry in (number, *later):
                     pipe.xrange(keys.orders, min=entry, max=entry)
                 found = [event_of(sku, *entry) for page in await pipe.execute() for entry in page]
-        after = found[-1].entry if found and (record or "").startswith("{") else None
-        while after is not None:  # layout 1 has no entries in front of a record
+        after = number if found and record and record.startswith("{") else None
+        while after and record and len(found) < record_of(sku, number, record).events:  # layout 1 has no entries there
             page = await self._entries(sku, after, None, _PAGE)
             found += [event_of(sku, *entry) for entry in page if entry[1].get("order") == number]
             after = page[-1][0] if len(page) == _PAGE else None

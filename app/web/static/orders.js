@@ -1,7 +1,7 @@
 // The orders of an item that this browser keeps, newest first, and which of them the service still knows.
 
 import { browser } from "./keep.js";
-import { secretOf } from "./order_id.js";
+import { secretOf, skuOf } from "./order_id.js";
 import { behind } from "./press.js";
 
 const MOST = 50;

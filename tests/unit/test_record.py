@@ -1,0 +1,72 @@
+"""How an order stands: what is known of its payments, and its texts in both layouts; and its row in a file."""
+
+from typing import Any
+
+import pytest
+
+from app.orders import Confirm, EventKind, Order, OrderState, Payment, Record, Refund, Snapshot, decide
+from app.orders.record import first_steps
+from app.orders.view import COLUMNS, row
+from app.sale.export import lines
+
+SECRET = 32 * "a"
+
+
+def begun(layout: int) -> Record:
+    steps = first_steps(layout, EventKind.HELD, 5, {"proven": True})
+    return Record("1-0", SECRET, OrderState.HELD, 2, "ann", price=5, currency="EUR", proven=True, steps=steps)
+
+
+def after(record: Record, *commands: Any) -> tuple[Record, list[str]]:
+    """Return the order after some commands, each in a batch of its own, and their outcomes."""
+    outcomes, owners = list[str](), dict[str, str]()
+    for command in commands:
+        snapshot = Snapshot(5, 0, held=2, now_ms=6, records={"1-0": record}, payments=owners)
+        decided = decide(snapshot, [command])
+        outcomes.append(str(decided.decisions[0].outcome))
+        for change in decided.changes:
+            owners |= {change.payment: "1-0"} if change.payment else {}
+            record = Record.from_text("1-0", change.after.to_text())  # as another instance reads it
+    return record, outcomes
+
+
+def confirm(ref: str, amount: int | None, currency: str | None = None) -> Confirm:
+    return Confirm("default", "1-0", SECRET, ref, amount, currency)
+
+
+def refund(ref: str, amount: int | None = None) -> Refund:
+    return Refund("default", "1-0", SECRET, restock=False, payment_ref=ref, amount=amount)
+
+
+@pytest.mark.parametrize("layout", [1, 2])
+def test_a_record_is_read_as_it_was_written(layout: int) -> None:
+    """What is known of an order and its payments is the same in both layouts, after each of its events."""
+    record, outcomes = after(
+        begun(layout), confirm("w", 7), confirm("w", 7), confirm("p", 10), confirm("q", 10, "USD"), refund("w", 7)
+    )
+    assert outcomes == ["amount_mismatch", "amount_mismatch", "confirmed", "duplicate_payment", "refunded"]
+    assert (record.payment_ref, record.amount, record.refunds_due, record.refunded) == ("p", 10, ("q",), ("w",))
+    assert set(record.payments) == {Payment("w", 7), Payment("p", 10), Payment("q", 10, "USD")}
+    assert (record.events, record.proven, record.state) == (6, True, "confirmed")
+    assert ("steps" in record.to_text()) == (layout == 1)
+    assert record._replace(steps=None) == after(begun(2), *[confirm("w", 7), confirm("p", 10)])[0]._replace(
+        **{name: getattr(record, name) for name in ("payments", "refunds_due", "refunded", "events")}
+    )
+
+
+@pytest.mark.parametrize("layout", [1, 2])
+def test_a_notice_without_an_amount_takes_none_back(layout: int) -> None:
+    """An amount that was told once counts for the refund, though the notice that confirmed had none."""
+    record, outcomes = after(begun(layout), confirm("p", 5), confirm("p", None), refund("p", 5))
+    assert outcomes == ["amount_mismatch", "confirmed", "refunded"]
+    assert record.state is OrderState.REFUNDED
+
+
+def test_a_row_has_lists() -> None:
+    """A cell has several payments side by side, and nothing where there are none; a formula is a text."""
+    record = begun(2)._replace(refunds_due=("p2", "=p3"))
+    order = Order("default", record, None, "i", 1, "b", 1.0)
+    assert tuple(row(order)) == COLUMNS
+    assert row(order)["refunds_due"] == ["p2", "=p3"]
+    assert ",p2 =p3,,," in lines([order], "csv")
+    assert SECRET not in lines([order], "csv") + lines([order], "jsonl")
