@@ -95,6 +95,7 @@ class Record(NamedTuple):
     payments: tuple[Payment, ...] = ()  # all that were announced
     parts: tuple[str, ...] = ()  # the notices of partial refunds, so that none counts twice
     steps: Steps | None = None  # its events; None but in layout 1
+    unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
 
     @classmethod
     def sold(
@@ -169,10 +170,10 @@ class Record(NamedTuple):
 
     def to_text(self) -> str:
         """The record as the stores keep it: JSON, without its number."""
-        own = {name: value for name, value, usual in zip(_NAMES, self[1:], _USUAL, strict=True) if value != usual}
+        own = {name: value for name, value, usual in zip(_NAMES, self[1:-1], _USUAL, strict=True) if value != usual}
+        own |= self.unknown
         if self.steps is not None:
-            for name in _NOT_IN_LAYOUT_1:
-                own.pop(name, None)
+            own = {name: value for name, value in own.items() if name in _IN_LAYOUT_1}
             own |= {"amount": self.amount} if self.amount is not None else {}
         return to_json(own)
 
@@ -188,10 +189,12 @@ class Record(NamedTuple):
         if "payments" in found:
             found["payments"] = tuple(Payment(*one) for one in found["payments"])
         found["state"] = OrderState(found["state"])
+        if unknown := found.keys() - set(_NAMES):
+            found["unknown"] = {name: found.pop(name) for name in sorted(unknown)}
         return cls(number, **found)
 
 
-_NAMES: Final = Record._fields[1:]
+_NAMES: Final = Record._fields[1:-1]
 _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 
@@ -321,7 +324,12 @@ def sale_of(order: Order) -> Event:
 
 # -- layout 1: a record has its order's events once more, and the release before this one reads what it needs there ----
 
-_NOT_IN_LAYOUT_1: Final = ("events", "proven", "payments", "parts")
+_IN_LAYOUT_1: Final = frozenset(
+    (
+        *("secret", "state", "quantity", "buyer", "ref", "pay_by_ms", "due_ms", "extended", "price", "currency"),
+        *("payment_ref", "refunds_due", "refunded", "request_id", "traceparent", "steps"),
+    )
+)
 
 
 def first_steps(layout: int, kind: EventKind, at_ms: int, facts: Mapping[str, Any] | None = None) -> Steps | None:

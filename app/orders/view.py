@@ -35,6 +35,12 @@ class StandingView(BaseModel):
     request_id: str | None = Field(None, description="of the request by which it began")
 
 
+# Of an answer that is about no order: the fields that are never null.
+NOTHING: Final = {
+    name: value
+    for name, field in StandingView.model_fields.items()
+    if not field.is_required() and (value := field.get_default(call_default_factory=True)) is not None
+}
 FIELDS: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku"))
 
 

@@ -37,7 +37,7 @@ from app.orders import (
     OrderState,
     Record,
 )
-from app.orders.view import StandingView, standing
+from app.orders.view import NOTHING, StandingView, standing
 from app.web import problems, purchase
 from app.web.call import Asked, Call, Form, Route, asgi
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
@@ -113,7 +113,7 @@ def view(
         told |= standing(order, record)
     elif answer is not None:
         told |= {"sku": sku, "quantity": answer.quantity, "id": order and str(order)}
-        told |= {"extended": False, "amount_mismatch": False, "refunds_due": ()}
+        told |= NOTHING
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -139,9 +139,10 @@ def read(call: Call) -> Asked:
         if wish.quantity > state.quantity_max:
             raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
         buyer = _buyer(state, wish.buyer, by_shop=by_shop)
+        about = {"request_id": call.request_id, "traceparent": call.traceparent}
         proven = by_shop or state.signed is not None
-        about = call.request_id, call.traceparent
-        return Asked(Hold(wish.quantity, wish.sku, buyer, key, wish.ref, *about, proven), _form(state, wish.sku))
+        hold = Hold(wish.quantity, wish.sku, buyer, key, ref=wish.ref, proven=proven, **about)
+        return Asked(hold, _form(state, wish.sku))
     paid = parse(ConfirmRequest, call.body) if verb == "confirm" else parse(Nothing, call.body or b"{}")
     order = OrderId.parse(given)
     if order is None:  # it is no order of ours

@@ -42,7 +42,9 @@ async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncCli
 @asynccontextmanager
 async def running(etcd: EtcdMember, store: Valkey, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
     with Instance(etcd.endpoint, store.url, **SETTINGS, **others) as instance:
-        async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60) as found:
+        # A connection each: one that lay idle for too long would be closed as it is used again.
+        each = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60, limits=each) as found:
             every: dict[str, dict[str, Any]]
             every = {"free": {}, "gone": {"stock": 0}, "paid": {"price": 499, "currency": "EUR"}}
             for sku, terms in every.items():

@@ -62,6 +62,14 @@ def test_a_notice_without_an_amount_takes_none_back(layout: int) -> None:
     assert record.state is OrderState.REFUNDED
 
 
+def test_fields_of_a_later_release_are_kept() -> None:
+    """A release that changes an order leaves alone what it doesn't know of it."""
+    text = begun(2).to_text().replace("{", '{"gift":true,', 1)
+    record, _ = after(Record.from_text("1-0", text), confirm("p", 10))
+    assert '"gift":true' in record.to_text()
+    assert record._replace(unknown={}) == after(begun(2), confirm("p", 10))[0]
+
+
 def test_a_row_has_lists() -> None:
     """A cell has several payments side by side, and nothing where there are none; a formula is a text."""
     record = begun(2)._replace(refunds_due=("p2", "=p3"))
