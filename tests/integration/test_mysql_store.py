@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pymysql
 import pytest
 
 from app.errors import ConfigurationError, StockBehind, StockChanged, StockCorrupt, StockNotAsExpected, StockUnavailable
@@ -121,6 +122,30 @@ async def test_within_a_tick_a_timestamp_does_not_see_a_write(server: MariaDB, k
         assert (await prepare(store, "default", fence(3), "c", buyers=["ann"])).bought == {"ann": units}
         level = await store.level("default")
         assert (level.stock, level.lucky, level.initial) == (5 - units, units, 5)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE seckill_items SET stock = stock - 10",
+        "UPDATE seckill_items SET held = held - 3",
+        "UPDATE seckill_events SET stock = stock + 1",
+        "UPDATE seckill_events SET quantity = 0",
+        "UPDATE seckill_records SET state = 'payed'",
+        "UPDATE seckill_records SET state = 'confirmed'",  # with the deadline of a hold
+        "UPDATE seckill_records SET due_ms = NULL",
+    ],
+)
+async def test_the_tables_are_the_last_defence(server: MariaDB, statement: str) -> None:
+    """No statement, of whatever program, makes a number fall below 0, an event that loses a unit, or an odd state."""
+    async with opened(server, MySqlStockStore) as store:
+        await store.set_stock("default", fence(1), 9)
+        seen = await prepare(store, "default", fence(2), "b", holds=True)
+        await commit(store, "default", fence(2), decided(seen, held=[held_for(seen, "ann", 2)]))
+        with pytest.raises((pymysql.err.DataError, pymysql.err.IntegrityError, pymysql.err.OperationalError)):
+            ask(server, statement)
+        level = await store.level("default")
+        assert (level.stock, level.held) == (7, 2)
 
 
 async def test_within_a_tick_an_order_is_compared_all_the_same(server: MariaDB) -> None:
