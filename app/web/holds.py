@@ -106,14 +106,14 @@ def view(
     instance: str, sku: str, order: OrderId | None, record: Record | None, answer: Answer | None
 ) -> dict[str, Any]:
     """An order, and an answer about it, as a `HoldView` has it: without the model, as each buyer has one."""
-    told: dict[str, Any] = {"instance": instance, "now": time.time()}
-    if answer is not None:
-        told |= {"outcome": answer.outcome, "refund": answer.refund, "replayed": answer.replayed}
+    told: dict[str, Any] = {"outcome": answer and answer.outcome}
     if order is not None and record is not None:
         told |= standing(order, record)
     elif answer is not None:
-        told |= {"sku": sku, "quantity": answer.quantity, "id": order and str(order)}
-        told |= NOTHING
+        told |= {"id": order and str(order), "sku": sku, "quantity": answer.quantity} | NOTHING
+    if answer is not None:
+        told |= {"refund": answer.refund, "replayed": answer.replayed}
+    told |= {"instance": instance, "now": time.time()}
     return {name: value for name, value in told.items() if value is not None}
 
 

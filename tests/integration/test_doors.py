@@ -243,3 +243,11 @@ async def test_what_was_not_decided_is_said_of_the_request(etcd: EtcdMember) -> 
                 return answer.status_code == 200 and answer.json()["outcome"]
 
             assert await eventually_async(is_told, "it is confirmed") in ("confirmed", "already_confirmed")
+
+
+async def test_an_answer_about_a_hold_begins_with_what_became_of_it(http: httpx.AsyncClient) -> None:
+    """The README shows it so, and a person who types it reads the beginning."""
+    held = await http.post(HOLD, json={"sku": "paid", "buyer": "ann"})
+    assert held.text.startswith('{"outcome":"held","id":"paid~')
+    confirm = await http.post(f"{HOLD}/{held.json()['id']}/confirm", json={"payment_ref": "p"}, headers=SHOP)
+    assert confirm.text.startswith('{"outcome":"confirmed","id":"paid~')
