@@ -17,7 +17,7 @@ import redis
 
 from app.audit import Auditor, AuditVerdict
 from app.audit import auditor as auditor_module
-from app.sale import Answer
+from app.orders import Answer
 from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics

@@ -319,10 +319,10 @@ def unpack(sku: str, text: str) -> Settled:
 def order_of(sku: str, entry_id: str, fields: dict[str, str], record: str | None = None) -> Order:
     """Parse an entry of the stream, and the record of how its order stands. Raises `StockCorrupt`."""
     try:
-        sold = Record.sold(entry_id, fields["secret"], int(fields["quantity"]), fields["buyer"] or None)
+        own = fields["secret"], int(fields["quantity"]), fields["buyer"] or None
         return Order(
             sku=sku,
-            record=record_of(sku, entry_id, record) if record else sold,
+            record=record_of(sku, entry_id, record) if record else Record.sold(entry_id, *own),
             key=fields["key"] or None,
             instance=fields["instance"],
             token=int(fields["token"]),
