@@ -68,6 +68,7 @@ async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
             "lock_ttl_s": 600,
             "batch_max": 4,
             "purchase_timeout_ms": 60_000,
+            "request_timeout_ms": 60_000,  # all buyers share a loop, and may open a connection long before they ask
         }
         with (
             Instance("", mysql.url, **others, **fallback) as first,
