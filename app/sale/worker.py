@@ -82,6 +82,7 @@ class Worker:
             # The task's name is shown in the lock's queue.
             task = asyncio.get_running_loop().create_task(self._run(), name=self._lock.name, context=Context())
             self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)  # one that was cancelled before it began has no `finally`
 
     async def _run(self) -> None:
         task = asyncio.current_task()
@@ -132,17 +133,19 @@ class Worker:
         """Serve the waiting buyers; after `within_s` seconds refuse the rest, who may try another instance."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
-        while (self.queue or self._tasks) and (left_s := until - loop.time()) > 0:
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=left_s)
-            else:
-                await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # parked items will be back
-        self._tasks_max = 0  # an item that is no longer parked starts nothing any more
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self.queue.close()
+        try:
+            while (self.queue or self._tasks) and (left_s := until - loop.time()) > 0:
+                if self._tasks:
+                    await asyncio.wait(self._tasks, timeout=left_s)
+                else:
+                    await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # parked items will be back
+        finally:  # also for a caller that is cancelled meanwhile
+            self._tasks_max = 0  # an item that is no longer parked starts nothing any more
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.queue.close()
 
     # -- what it does ------------------------------------------------------------------------------------------------
 
