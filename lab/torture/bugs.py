@@ -31,6 +31,7 @@ from app.orders import (
     decision,
 )
 from app.orders.decision import Decided, Decision
+from app.orders.view import standing
 from app.outbox import Webhook
 from app.outbox.feed import Chain, Feed
 from app.outbox.webhook import Result
@@ -438,6 +439,37 @@ def _pays_twice() -> None:
     decision._Now._confirm = patched  # type: ignore[method-assign]
 
 
+def _drops_amounts() -> None:
+    """Nobody looks at the amount of a payment."""
+    confirm = decision._Now._confirm
+
+    def patched(self: decision._Now, order: Any, paid: Any) -> Decision:
+        return confirm(self, order, paid._replace(amount=None, currency=None))
+
+    decision._Now._confirm = patched  # type: ignore[method-assign]
+
+
+def _inverts_restocks() -> None:
+    """Units that were to be sold again are gone, and those that were to be gone are sold again."""
+    refund = decision._Now._refund
+
+    def patched(self: decision._Now, order: Any, given: Any) -> Decision:
+        return refund(self, order, given._replace(restock=not given.restock))
+
+    decision._Now._refund = patched  # type: ignore[method-assign]
+
+
+def _tells_an_hour_later() -> None:
+    """A buyer is told a deadline that is an hour later than the hold's."""
+    from app.web import holds
+
+    def patched(order: OrderId, record: Any) -> dict[str, Any]:
+        told = standing(order, record)
+        return told | ({"pay_by": told["pay_by"] + 3600} if told["pay_by"] else {})
+
+    holds.standing = patched  # type: ignore[attr-defined]
+
+
 def _keeps_cancelled_units() -> None:
     """A cancellation doesn't give the units back."""
     release = decision._Now._release
@@ -685,6 +717,9 @@ BUGS: Final[dict[str, Bug]] = {
     "holds-dont-count": _bug(_holds_dont_count, "lost-commit"),
     "late-takes-anything": _bug(_late_takes_anything, "lost-commit"),
     "pays-twice": _bug(_pays_twice, "lost-commit"),
+    "drops-amounts": _bug(_drops_amounts, "lost-commit"),
+    "inverts-restocks": _bug(_inverts_restocks, "lost-commit"),
+    "tells-an-hour-later": _bug(_tells_an_hour_later, "lost-commit"),
     "keeps-cancelled-units": _bug(_keeps_cancelled_units, "lost-commit"),
     "forgets-what-is-owed": _bug(_forgets_what_is_owed, "lost-commit"),
     "keeps-wrong-amounts": _bug(_keeps_wrong_amounts, "lost-commit"),

@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 from app.combination import best_guard
 from app.errors import EXPECTED, ConfigurationError, SeckillError
@@ -196,8 +196,8 @@ def with_bug(options: torturing.TortureOptions, name: str) -> torturing.TortureO
 
 def try_all_bugs(options: torturing.TortureOptions) -> int:
     """Run with each bug in turn, and return 0 if all were found."""
-    console, missed = Console(), []
-    table = Table("bug", "found", "after", "what it did to the sale")
+    console, missed = Console(), list[str]()
+    found = 0
     for number, (name, bug) in enumerate(BUGS.items(), 1):
         console.print(f"{number} of {len(BUGS)}, {name}: {bug.what}", highlight=False)
         own = with_bug(replace(options, report=options.report / name), name)
@@ -207,20 +207,24 @@ def try_all_bugs(options: torturing.TortureOptions) -> int:
             try:
                 _, findings = torturing.run_once(replace(own, seed=seed), console)
             except KeyboardInterrupt:
-                console.print("Stopped.")
+                console.print(_tally(found, missed))
                 return 130
             except (*EXPECTED, OSError, httpx.HTTPError) as error:
                 did = f"the run itself has failed: {error!r}"
                 break
             broken = [finding for finding in findings if not finding.holds]
-            did = "\n".join(f"{one.promise}: {one.violations[0]}" for one in broken[:2]) or "nothing that was noticed"
+            did = f"{broken[0].promise}: {broken[0].violations[0]}" if broken else "nothing that was noticed"
             if broken:
                 break
         took_s = time.monotonic() - began
         if not broken:
             missed.append(name)
-        table.add_row(name, "[green]yes[/]" if broken else "[red]no[/]", f"{took_s:.0f} s", did)
-    console.print(table)
-    if missed:
-        console.print(f"Not found: {', '.join(missed)}", style="red")
+        found += bool(broken)
+        verdict = "[green]found[/]" if broken else "[red]not found[/]"
+        console.print(f"{verdict} after {took_s:.0f} s: {escape(did)}", highlight=False, soft_wrap=True)
+    console.print(_tally(found, missed))
     return 1 if missed else 0
+
+
+def _tally(found: int, missed: list[str]) -> str:
+    return f"{found} found" + (f"; not found: {', '.join(missed)}" if missed else "")

@@ -133,7 +133,7 @@ class Delivery:
     """An event that an instance has sent, and how it was answered: `status` 0 if the connection was cut instead.
 
     `id`: the webhook's; `event`, `order`, `number` and what follows are what it says; `body`: its digest; `wrong`: why
-    it was not believed.
+    it was not believed; `facts`: all that it says of what happened.
     """
 
     instance: str
@@ -149,6 +149,7 @@ class Delivery:
     payment: str | None = None
     body: str = ""
     wrong: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

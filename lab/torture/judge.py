@@ -110,6 +110,7 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M3", "no hold expires before its end", events, judge_money.nobody_is_cut_short(money)),
         ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),
         ("M4", "what buyers and payers are told is true", calls, judge_money.answers_true(money)),
+        ("M4", "amounts, deadlines and refunds are what was said", calls, judge_money.facts_told(money)),
         ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
         ("M5", "first come, first held", calls, judge_money.first_come(money)),
         ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),

@@ -18,6 +18,7 @@ def all_delivered(history: History, end: End) -> Iterator[str]:
         if name not in taken:
             yield f"event {name}, number {number} of {order} ({kind}), was never taken"
     bodies: dict[str, str] = {}
+    facts = {f"{one.sku}~{one.entry}": one.facts for one in end.journal}
     for one in history.deliveries:
         if one.wrong:
             if not _clock_was_wrong(history, one):
@@ -28,6 +29,9 @@ def all_delivered(history: History, end: End) -> Iterator[str]:
             yield f"event {one.id} at {one.at:.2f} s, {one.event} of {one.order}, is in no journal"
         elif told != written[one.id]:
             yield f"event {one.id} at {one.at:.2f} s says {told}, and the journal {written[one.id]}"
+        said = facts.get(one.id, {}).items()
+        if wrong := {name: value for name, value in said if one.facts.get(name) != value}:
+            yield f"event {one.id} at {one.at:.2f} s does not say {wrong}, but {one.facts}"
         if bodies.setdefault(one.id, one.body) != one.body:
             yield f"event {one.id} has come with another body at {one.at:.2f} s"
 

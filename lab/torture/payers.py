@@ -27,7 +27,7 @@ WAYS: Final = {
     "pays late": 14,
     "pays twice": 8,
     "has two payments": 8,
-    "pays a wrong amount": 4,
+    "pays a wrong amount": 10,
     "pays for a stranger": 6,
     "pays with another's payment": 5,
     "cancels while paying": 4,

@@ -137,4 +137,5 @@ class Receiver:
             "body": digest,
             "event": event["type"].removeprefix("order."),
             "payment": data.get("payment_ref"),
+            "facts": {name: value for name, value in data.items() if name not in own},
         }

@@ -26,6 +26,7 @@ from fencelock.backend import Scope
 from fencelock.clock import now
 from fencelock.registry import backend_class
 from lab.torture import beliefs, long_hold
+from lab.torture.books import journal_of, kept_of
 from lab.torture.bugs import BUGS
 from lab.torture.buyers import UNITS_PER_PURCHASE, Crowd
 from lab.torture.history import (
@@ -431,11 +432,12 @@ async def _all_sent(sale: Sale, skus: Sequence[str]) -> None:
     """Wait until all events were delivered; if some never are, the judge will say so."""
     with contextlib.suppress(TimeoutError, StockError):
         async with asyncio.timeout(_SENT_WITHIN_S):
-            while not await _is_sent(sale, skus):  # noqa: ASYNC110 - of other processes
+            while not await is_sent(sale, skus):  # noqa: ASYNC110 - of other processes
                 await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _is_sent(sale: Sale, skus: Sequence[str]) -> bool:
+async def is_sent(sale: Sale, skus: Sequence[str]) -> bool:
+    """Return whether all events of some items were delivered, and noted as such."""
     levels, outboxes = await sale.stock.levels(list(skus)), await sale.store.outbox(skus)
     for sku, level in levels.items():
         outbox = outboxes[sku]
@@ -535,8 +537,8 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
     kept: list[Kept] = []
     for flow in setup.flows:
         try:
-            journal += await _journal(sale, flow.item.sku)
-            kept += await _kept(sale, flow.item.sku)
+            journal += await journal_of(sale.store, flow.item.sku)
+            kept += await kept_of(sale.store, flow.item.sku)
         except StockUnavailable:
             raise
         except StockError as error:
@@ -544,42 +546,6 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
     queue = tuple(one.key for one in await sale.readiness.contenders())
     leases = tuple(await stage.leases())
     return End(tuple(left), tuple(orders), queue, leases, tuple(unreadable), tuple(journal), tuple(kept))
-
-
-async def _journal(sale: Sale, sku: str) -> list[Entry]:
-    found: list[Entry] = []
-    while page := await sale.store.journal(sku, after=found[-1].entry if found else None, limit=_PAGE):
-        found += [
-            Entry(
-                one.sku,
-                one.entry,
-                str(one.kind),
-                str(one.order),
-                one.number,
-                one.quantity,
-                one.buyer,
-                one.key,
-                one.token,
-                one.batch_id,
-                one.epoch,
-                *one.units,
-                dict(one.facts),
-                one.at,
-            )
-            for one in page
-        ]
-    return found
-
-
-async def _kept(sale: Sale, sku: str) -> list[Kept]:
-    found: list[Kept] = []
-    after = None
-    while page := await sale.store.orders(sku, after=after, limit=_PAGE):
-        for one in page:
-            record, after = one.record, one.record.number
-            own = (record.pay_by or 0.0, record.payment_ref, record.refunds_due, record.refunded, record.events)
-            found.append(Kept(str(one.id), str(one.state), one.quantity, one.buyer, *own))
-    return found
 
 
 def _keep_logs(stage: Stage, report: Path) -> None:

@@ -58,6 +58,8 @@ def call(
     given: dict[str, Any] = {"verb": verb, "wish": f"visit of {name}", "sku": sku, "buyer": name, "quantity": units}
     given |= {"instance": "one", "sent_at": at - 0.1, "done_at": at, "status": 200, "outcome": outcome, "units": units}
     given |= {"key": f"visit of {name}" if new else None, "order": None if new else order, "payment": ref}
+    given |= {"amount": PRICE * units if ref and verb == "confirm" else None}
+    given |= {"refund": ref if outcome in ("refund_due", "duplicate_payment") else None}
     given |= {"told": order if outcome not in ("sold_out", "limit_reached", "hold_required", "not_found") else None}
     return Call(**given | more)
 
@@ -99,21 +101,21 @@ def history() -> History:
         "seat~e": {"state": "refunded", "payment": "p-e", "refunded": ("p-e",)},
     }
     made.calls = [
-        call("hold", "ticket~a", 1.1, "held"),
-        call("hold", "ticket~b", 2.1, "held", units=2),
-        call("extend", "ticket~a", 2.6, "extended"),
+        call("hold", "ticket~a", 1.1, "held", pay_by=BEGIN_S + 1 + HOLD_S),
+        call("hold", "ticket~b", 2.1, "held", units=2, pay_by=BEGIN_S + 2 + HOLD_S),
+        call("extend", "ticket~a", 2.6, "extended", pay_by=BEGIN_S + 2.5 + PAY_S),
         call("hold", "ticket~d", 3, "sold_out"),
         call("confirm", "ticket~a", 3.6, "confirmed", ref="p-a", keeps="p-a"),
         call("confirm", "ticket~a", 3.8, "already_confirmed", ref="p-a", keeps="p-a"),
         call("confirm", "seat~c", 3.9, "payment_ref_in_use", ref="p-a"),
         call("confirm", "ticket~a", 5.1, "duplicate_payment", ref="p-a2", keeps="p-a"),
-        call("hold", "ticket~s", 6.1, "held", units=2),
+        call("hold", "ticket~s", 6.1, "held", units=2, pay_by=BEGIN_S + 6 + HOLD_S),
         call("confirm", "ticket~b", 7.1, "refund_due", ref="p-b", units=2),
         call("confirm", "ticket~nobody", 7.2, "not_found", ref="p-x"),
-        call("hold", "seat~c", 1.1, "held", units=2),
+        call("hold", "seat~c", 1.1, "held", units=2, pay_by=BEGIN_S + 1 + HOLD_S),
         call("hold", "seat~f", 2, "limit_reached", buyer="c"),
         call("cancel", "seat~c", 3.1, "cancelled", units=2),
-        call("hold", "seat~e", 4.1, "held", units=2),
+        call("hold", "seat~e", 4.1, "held", units=2, pay_by=BEGIN_S + 4 + HOLD_S),
         call("confirm", "seat~e", 6.1, "confirmed", ref="p-e", keeps="p-e", units=2),
         call("refund", "ticket~s", 9.1, "refunded", restock=True),
         call("refund", "ticket~s", 9.2, "already_refunded", restock=True),
@@ -139,7 +141,7 @@ def delivery(one: Entry) -> Delivery:
     """Return a delivery of an event, soon after it has happened."""
     at, name = float(one.entry) + 0.3, f"{one.sku}~{one.entry}"
     what = (one.kind, one.order, one.number, one.quantity, one.buyer, one.facts.get("payment_ref"))
-    return Delivery("one", at, at + 0.1, 200, name, *what, body=f"body of {name}")
+    return Delivery("one", at, at + 0.1, 200, name, *what, body=f"body of {name}", facts=dict(one.facts))
 
 
 def written(made: History, journal: list[Entry], kept: dict[str, Any]) -> None:
@@ -277,6 +279,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "an extension that was ignored": early_though_extended,
     },
     "every hold ends": {
+        "one that is held at the end": lambda made: order(made, 1, state="held", pay_by=BEGIN_S + 3),
         "one that stays": lambda made: seen(made, Glance(9, 9.1, "seat", 1, 0, 2, -4.5)),
         "one that stays for long": lambda made: seen(
             made, Glance(9, 9.1, "seat", 1, 0, 2, -4.5), Glance(10, 10.1, "seat", 1, 0, 2)
@@ -295,6 +298,16 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "told refunded, and it isn't": lambda made: told(made, call("refund", "ticket~a", 10, "refunded")),
         "another payment refunded": lambda made: answered(made, 18, payment="p-z"),
         "nothing to give back, and it was paid": lambda made: told(made, call("refund", "seat~e", 9, "nothing_due")),
+    },
+    "are what was said": {
+        "a wrong amount that counts": lambda made: answered(made, 4, amount=1),
+        "an amount that is forgotten": lambda made: event(made, 3, facts={"amount": None}),
+        "the right amount, and told that it is wrong": lambda made: answered(made, 4, outcome="amount_mismatch"),
+        "units sold again, and they should be gone": lambda made: answered(made, 21, restock=True),
+        "the other payment to give back": lambda made: answered(made, 7, refund="p-a"),
+        "nothing to give back": lambda made: answered(made, 9, refund=None),
+        "a deadline an hour later": lambda made: answered(made, 0, pay_by=BEGIN_S + 3602),
+        "no deadline": lambda made: answered(made, 2, pay_by=None),
     },
     "charged without a unit or a refund": {
         "owed, and not noted": lambda made: told(made, call("confirm", "seat~c", 8, "refund_due", ref="p-c")),
@@ -338,6 +351,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "another kind": lambda made: sent(made, 4, event="expired"),
         "another order": lambda made: sent(made, 4, order="ticket~b"),
         "another payment": lambda made: sent(made, 4, payment="p-z"),
+        "an amount that is another": lambda made: sent(made, 4, facts={"payment_ref": "p-a", "amount": 1}),
         "two contents of an event": lambda made: sent_too(made, 4, body="something else"),
         "a signature that is wrong": lambda made: sent_too(made, 4, status=400, wrong="No matching signature found"),
         "a clock that is wrong": lambda made: sent_too(made, 4, status=400, wrong="Message timestamp too new"),

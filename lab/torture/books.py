@@ -1,0 +1,44 @@
+"""The books of an item at the end: its journal, and how each order stands, as the store has them."""
+
+from app.stock import StockStore
+from lab.torture.history import Entry, Kept
+
+_PAGE = 1000
+
+
+async def journal_of(store: StockStore, sku: str) -> list[Entry]:
+    """Read an item's journal."""
+    found: list[Entry] = []
+    while page := await store.journal(sku, after=found[-1].entry if found else None, limit=_PAGE):
+        found += [
+            Entry(
+                one.sku,
+                one.entry,
+                str(one.kind),
+                str(one.order),
+                one.number,
+                one.quantity,
+                one.buyer,
+                one.key,
+                one.token,
+                one.batch_id,
+                one.epoch,
+                *one.units,
+                dict(one.facts),
+                one.at,
+            )
+            for one in page
+        ]
+    return found
+
+
+async def kept_of(store: StockStore, sku: str) -> list[Kept]:
+    """Read how an item's orders stand."""
+    found: list[Kept] = []
+    after = None
+    while page := await store.orders(sku, after=after, limit=_PAGE):
+        for one in page:
+            record, after = one.record, one.record.number
+            own = (record.pay_by or 0.0, record.payment_ref, record.refunds_due, record.refunded, record.events)
+            found.append(Kept(str(one.id), str(one.state), one.quantity, one.buyer, *own))
+    return found
