@@ -28,6 +28,7 @@ from fencelock.registry import CLASSES, backend_class, scheme_of
 from lab.model.money import Money
 from lab.model.protocol import Protocol
 from lab.model.search import Model
+from lab.steps import counts
 from lab.torture.bugs import BUGS
 from lab.torture.nemesis import KINDS, SEVERAL
 
@@ -149,6 +150,14 @@ def bugs() -> str:
     return "\n".join(["| bug | what is switched off | under |", "|---|---|---|", *rows])
 
 
+def steps() -> str:
+    """Return what `python -m lab.steps` runs as a Markdown table."""
+    lines = ["| system | operation | steps | faults | runs | seconds |", "|---|---|---|---|---|---|"]
+    for system, operations in counts.read().items():
+        lines += [f"| {system} | {name} | {' | '.join(map(str, one.values()))} |" for name, one in operations.items()]
+    return "\n".join(lines)
+
+
 def mechanisms(model: type[Model[Any]]) -> str:
     """Return the mechanisms of a model, and what breaks without each, as a Markdown table."""
     rows = [f"| `{one}` | {model.meaning[one]} | {model.breaks[one]} |" for one in model.mechanisms]
@@ -172,7 +181,7 @@ def documents() -> dict[Path, str]:
         "locks.md": {"guarantees": locks},
         "operations.md": {"alerts": alerts},
         "metrics.md": {"metrics": metrics},
-        "torture.md": {"faults": faults, "bugs": bugs},
+        "torture.md": {"faults": faults, "bugs": bugs, "steps": steps},
         "kubernetes.md": {"values": values},
         "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
     }

@@ -1,0 +1,225 @@
+"""`python -m lab.steps`: every step of every operation fails once, in every way."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from fencelock.registry import CLASSES
+from lab.steps import counts, locks, sale
+from lab.steps.play import (
+    ALL_CANCELLED,
+    AT_A_MESSAGE,
+    AT_AN_AWAIT,
+    AWAIT,
+    BETWEEN,
+    CUT,
+    ENDED,
+    FORGETFUL,
+    KILLED,
+    LATE,
+    LOST,
+    RESTARTED,
+    TAKEN,
+    Case,
+    Play,
+    Result,
+)
+from lab.steps.run import run_all
+from lab.steps.systems import Stock, lock_system
+from lab.steps.wire import Side, Step
+
+# The systems of the sale: a lock in Redis, and a store.
+SALES: Final = {"sale": "redis", "sale-mysql": "mysql", "events": "redis"}
+LOCKS: Final = tuple(name for name in CLASSES if name not in ("local", "none"))
+OF_A_CHANGE: Final = ("redis", "etcd", "sale")  # what every change runs
+_PAIRS: Final = (LOST, CUT, LATE, ENDED)
+_PAIRED: Final = ("take", "take behind", "purchase", "confirm")
+_MISSED_MOST: Final = 0.25  # of the faults that come to no step: on a busy machine a waiter looks more often, or less
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of an operation's runs."""
+
+    steps: list[Step]
+    runs: int = 0
+    missed: int = 0
+    took_s: float = 0.0
+    faults: set[str] = field(default_factory=set)
+
+    @property
+    def numbers(self) -> counts.Numbers:
+        """Return what is noted of it."""
+        took_s = round(self.took_s)
+        return {"steps": len(self.steps), "faults": len(self.faults), "runs": self.runs, "seconds": took_s}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run what the command line says; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lab.steps", description="Every step fails once.")
+    parser.add_argument("--system", default=",".join(OF_A_CHANGE), help=f"{', '.join((*LOCKS, *SALES))}, or all")
+    parser.add_argument("--only", default="", help="a part of the table: 'take', or 'take / lock take 1 asked / lost'")
+    parser.add_argument("--pairs", action="store_true", help=f"two faults in a run, of {', '.join(_PAIRED)}")
+    parser.add_argument("--at-once", type=int, default=16, metavar="N", help="runs at a time (16)")
+    parser.add_argument("--write", action="store_true", help="note the numbers of steps")
+    options = parser.parse_args(words)
+    names = [*LOCKS, *SALES] if options.system == "all" else options.system.split(",")
+    for name in names:
+        if name not in (*LOCKS, *SALES):
+            parser.error(f"no such system: {name}")
+    console = Console(highlight=False, soft_wrap=True)
+    total, violations = Counter[str](), 0
+    for name in names:
+        wrong = Steps(name, console, options.only, at_once=options.at_once, pairs=options.pairs)
+        violations += wrong.run()
+        total += wrong.total()
+        if options.write:
+            counts.write(name, {operation: one.numbers for operation, one in wrong.tallies.items()})
+    console.print(
+        f"{total['operations']} operations, {total['steps']} steps, {total['runs']} runs, {violations} violations"
+    )
+    return 1 if violations or not total["runs"] else 0
+
+
+class Steps:
+    """All runs of a system."""
+
+    def __init__(self, name: str, console: Console, only: str, *, at_once: int, pairs: bool) -> None:
+        self._name = name
+        self._console = console
+        self._only = only
+        self._at_once = at_once
+        self._pairs = pairs
+        self._is_sale = name in SALES
+        self.tallies: dict[str, Tally] = {}
+
+    def run(self) -> int:
+        """Run them, and return how many were violated."""
+        began, violated = time.monotonic(), 0
+        operation = self._only.partition(" / ")[0]
+        with ExitStack() as servers:
+            self._systems = {"lock": lock_system("redis-fair" if self._is_sale else self._name)}
+            if self._is_sale:
+                kind = SALES[self._name]
+                self._systems["store"] = self._systems["lock"] if kind == "redis" else Stock(kind)
+            for system in {id(one): one for one in self._systems.values()}.values():
+                servers.callback(system.stop)
+                system.start()
+            calm = [Case(self._name, one) for one in self._operations() if operation in ("", one)]
+            for result in self._run(calm):
+                violated += self._tell(result)
+                self.tallies[result.case.operation] = Tally(result.steps)
+            self.tallies = {case.operation: self.tallies[case.operation] for case in calm}
+            violated += self._fewer()
+            for result in self._run(self._pairs_of() if self._pairs else self._cases()):
+                tally = self.tallies[result.case.operation]
+                tally.runs += 1
+                tally.took_s += result.took_s
+                tally.missed += not result.struck
+                tally.faults.add(result.case.fault)
+                violated += self._tell(result)
+        self._table(time.monotonic() - began)
+        total = self.total()
+        if total["missed"] > max(3, _MISSED_MOST * total["runs"]):
+            missed = f"{total['missed']} of {total['runs']} faults never came to their step"
+            self._console.print(f"✗ {self._name}: {missed}", style="red")
+            violated += 1
+        return violated
+
+    def total(self) -> Counter[str]:
+        """Return the sums."""
+        found = Counter(operations=len(self.tallies))
+        for tally in self.tallies.values():
+            found += Counter(steps=len(tally.steps), runs=tally.runs, missed=tally.missed)
+        return found
+
+    def _operations(self) -> Iterable[str]:
+        if self._is_sale:
+            return (name for name, one in sale.OPERATIONS.items() if one.hooks == (self._name == "events"))
+        return (one for one in locks.OPERATIONS if locks.has(self._name, one))
+
+    def _run(self, cases: Iterable[Case]) -> Iterator[Result]:
+        """Run cases; what fails runs once more, alone, as the machine may have been busy: a bug fails again."""
+        failed = []
+        for result in run_all(cases, self._make, at_once=self._at_once):
+            if result.violations:
+                failed.append(result.case)
+            else:
+                yield result
+        yield from run_all(failed, self._make, at_once=1)
+
+    def _make(self, case: Case, name: str) -> Play:
+        return (sale.SalePlay if self._is_sale else locks.LockPlay)(case, name, self._systems)
+
+    def _cases(self) -> Iterator[Case]:
+        for operation, tally in self.tallies.items():
+            for step in tally.steps:
+                for fault in self._faults(operation, step):
+                    case = Case(self._name, operation, step, fault)
+                    if case.name.startswith(self._only):
+                        yield case
+
+    def _faults(self, operation: str, step: Step) -> Iterator[str]:
+        if step.name == AWAIT:
+            yield from AT_AN_AWAIT
+            return
+        if self._name == "events":  # many steps, of long runs
+            yield from (LOST, CUT, LATE, ALL_CANCELLED, KILLED)
+            if step.side == Side.ASKED.value and not step.name.startswith("hook"):
+                yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
+            return
+        yield from AT_A_MESSAGE
+        yield ENDED
+        yield RESTARTED
+        if step.side == Side.ANSWERED.value and self._systems[step.name.partition(" ")[0]].can_forget:
+            yield FORGETFUL
+        if self._is_sale:
+            yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
+        else:
+            yield TAKEN
+            yield from (f"{BETWEEN}{what}" for what in ("try", "force"))
+
+    def _pairs_of(self) -> Iterator[Case]:
+        for operation, tally in self.tallies.items():
+            steps = [step for step in tally.steps if step.name != AWAIT] if operation in _PAIRED else []
+            for n, first in enumerate(steps):
+                # What comes later is repeated, so the second fault may come to the next message of a name, too.
+                again = [Step(step.name, step.number + 1, step.side) for step in steps[: n + 1]]
+                for second in dict.fromkeys([*steps[n + 1 :], *again]):
+                    for faults in product(_PAIRS, (*_PAIRS, KILLED)):
+                        case = Case(self._name, operation, first, faults[0], (second, faults[1]))
+                        if case.name.startswith(self._only):
+                            yield case
+
+    def _tell(self, result: Result) -> bool:
+        for violation in result.violations:
+            self._console.print(f"✗ {self._name}: {result.case.name}: {violation}", style="red", markup=False)
+        return bool(result.violations)
+
+    def _fewer(self) -> int:
+        known, fewer = counts.read().get(self._name, {}), 0
+        for operation, tally in self.tallies.items():
+            steps = len(tally.steps)
+            if not steps or 2 * steps < known.get(operation, {}).get("steps", 0):
+                self._console.print(f"✗ {self._name}: {operation}: only {steps} steps", style="red")
+                fewer += 1
+        return fewer
+
+    def _table(self, took_s: float) -> None:
+        table = Table("operation", "steps", "faults", "runs", "seconds", title=f"{self._name}, {took_s:.0f} s")
+        for operation, one in self.tallies.items():
+            table.add_row(operation, *map(str, (len(one.steps), len(one.faults), one.runs, round(one.took_s))))
+        self._console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,461 @@
+"""One run: an actor does an operation through the wire, a fault strikes at a step, and everything is looked at.
+
+A run is a process of its own, forked from one that has imported everything: its threads, tasks and connections are its
+own, and it can be killed. The actor has the main thread's event loop; the wire, the second actor and the judge have
+one in a second thread, so that they go on when the first one is closed.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from lab.steps.systems import System
+from lab.steps.wire import Connection, Do, Side, Step, Wire
+
+TTL_S: Final = 2.0
+TIMEOUT_S: Final = 0.8
+PATIENCE_S: Final = 15.0  # of the judge, for what must come to pass; on a busy machine it takes its time
+_LOOK_EVERY_S: Final = 0.02
+_QUIET_S: Final = 0.08
+AWAIT: Final = "await"
+
+# At a message, and at an await.
+LOST, CUT, LATE, AFTER_LEASE = "lost", "cut", "late", "after the lease"
+ENDED, TAKEN = "lease ended", "taken over"
+CANCELLED, ALL_CANCELLED, LOOP_ENDS, KILLED = "cancelled", "all cancelled", "loop ends", "killed"
+CANCELLED_LOST = "all cancelled, and it is lost"
+AS_ANSWERED = "cancelled as it is answered"
+RESTARTED, FORGETFUL = "restarted", "restarted without its last write"
+BETWEEN = "between: "  # and the name of another operation
+AT_A_MESSAGE: Final = (
+    *(LOST, CUT, LATE, AFTER_LEASE),
+    *(CANCELLED, ALL_CANCELLED, CANCELLED_LOST, LOOP_ENDS, KILLED),
+)
+AT_AN_AWAIT: Final = (CANCELLED, AS_ANSWERED, ALL_CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is run: an operation, and a fault at a step of it; without a step nothing goes wrong."""
+
+    system: str
+    operation: str
+    step: Step | None = None
+    fault: str = ""
+    second: tuple[Step, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name by which it can be run alone."""
+        parts = [self.operation, *([str(self.step), self.fault] if self.step else [])]
+        if self.second:
+            parts += [str(self.second[0]), self.second[1]]
+        return " / ".join(parts)
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it. `steps`: those that were passed; `struck`: whether the fault came to its step."""
+
+    case: Case
+    steps: list[Step] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    struck: bool = False
+    took_s: float = 0.0
+    told: str = ""
+
+
+class Driven:
+    """Drives a coroutine and counts its awaits; `strike` is called at one of them, with what is awaited."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], at: int, strike: Callable[[Any], None]) -> None:
+        self._work = work
+        self._at = at
+        self._strike = strike
+        self.count = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._work.__await__()
+        go: Callable[[], Any] = partial(inner.send, None)
+        while True:
+            try:
+                awaited = go()
+            except StopIteration as end:
+                return end.value
+            self.count += 1
+            if self.count == self._at:
+                self._strike(awaited)
+            try:
+                yield awaited
+            except BaseException as error:
+                go = partial(inner.throw, error)
+            else:
+                go = partial(inner.send, None)
+
+
+def die_with_parent() -> None:
+    """End this process when the one that has forked it ends, where the kernel can do that."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+async def _drive(driven: Driven) -> None:
+    await driven
+
+
+class Play(ABC):
+    """A run of a case. `name`: a name that no other run has."""
+
+    allowed: tuple[type[BaseException], ...] = ()
+    wants_own = False  # servers of its own, as the operation is about all that is on them
+
+    def __init__(self, case: Case, name: str, systems: dict[str, System]) -> None:
+        self.case = case
+        self.name = name
+        self.systems = systems
+        self.result = Result(case)
+        self.wire: Wire
+        self.loop: asyncio.AbstractEventLoop  # the actor's
+        self.stage: asyncio.AbstractEventLoop
+        self.let_go: asyncio.Event  # set when what is late arrives
+        self.raised: BaseException | None = None
+        self.killed = False
+        self.alive = True  # the actor's loop goes on
+        self.closed = False  # an earlier one was closed
+        self._over = threading.Event()  # the operation, or the actor
+        self._left = threading.Event()  # the actor's loop is closed
+        self._ready = threading.Event()
+        self._failed: BaseException | None = None
+        self._leave: asyncio.Event
+        self._strikes: list[tuple[Step, str]] = [
+            *([(case.step, case.fault)] if case.step else []),
+            *([case.second] if case.second else []),
+        ]
+
+    # -- what a kind of play fills in ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def set_up(self) -> None:
+        """Make what the operation needs; on the stage."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open what is the actor's; on its loop."""
+
+    @abstractmethod
+    async def operate(self) -> None:
+        """Do the operation; on the actor's loop."""
+
+    @abstractmethod
+    async def judge(self) -> None:
+        """Look at everything; on the stage."""
+
+    @abstractmethod
+    async def shut(self) -> None:
+        """Close what is the actor's; on its loop, if that goes on."""
+
+    async def meanwhile(self) -> None:  # noqa: B027
+        """Do what others do while the operation is under way; on the stage."""
+
+    async def end_leases(self) -> None:  # noqa: B027
+        """End the actor's leases behind its back."""
+
+    async def between(self, what: str) -> None:  # noqa: B027
+        """Do another operation as the second actor, from start to end."""
+
+    def remember(self) -> Any:
+        """Return what must be known when the actor is killed."""
+        return None
+
+    def recall(self, known: Any) -> None:  # noqa: B027
+        """Take what the killed actor knew."""
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Run it."""
+        began = time.monotonic()
+        logging.disable()
+        if any(fault == KILLED for _, fault in self._strikes):
+            self._run_killed()
+        else:
+            self._run_here(judge=True)
+        self.result.took_s = time.monotonic() - began
+        return self.result
+
+    def violated(self, text: str) -> None:
+        """Note that a promise was broken."""
+        if text not in self.result.violations:
+            self.result.violations.append(text)
+
+    def _run_killed(self) -> None:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            die_with_parent()
+            os.close(reader)
+            self._pipe = writer
+            with contextlib.suppress(BaseException):
+                self._run_here(judge=False)
+                self.tell_parent()
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as told:
+            said = told.read()
+        os.waitpid(child, 0)
+        self.killed, self.alive = True, False
+        last = None
+        while said:
+            size = int.from_bytes(said[:4], "big")
+            last, said = said[4 : 4 + size], said[4 + size :]
+        self._over.set()
+        if last is None:
+            self.violated("the harness: the actor has said nothing before it was killed")
+            return
+        struck, steps, given, known = pickle.loads(last)  # noqa: S301 - of our own child
+        self.result.struck, self.result.steps = struck, steps
+        self._given = given
+        self.recall(known)
+        self._stage(self._judge_only())
+
+    def tell_parent(self) -> None:
+        """Write down all that is known, for the judge of a killed actor."""
+        raw = pickle.dumps((self.wire.struck, self.wire.steps, self.wire.given, self.remember()))
+        os.write(self._pipe, len(raw).to_bytes(4, "big") + raw)
+
+    async def _judge_only(self) -> None:
+        self.wire, self.let_go = Wire(), asyncio.Event()
+        self.wire.given = self._given
+        self.wire.struck = True
+        await self.judge()
+
+    def _run_here(self, *, judge: bool) -> None:
+        thread = threading.Thread(target=self._stage, args=(self._direct(judge),), daemon=True)
+        thread.start()
+        if not self._ready.wait(120) or self._failed:
+            raise self._failed or TimeoutError("the stage is not ready")
+        try:
+            asyncio.run(self._act())
+            if not self._over.is_set():
+                self.closed = True
+                self._left.set()
+                asyncio.run(self._stay())
+        finally:
+            self.alive = False
+            self._left.set()
+            self._over.set()
+        thread.join(120)
+        if self._failed:
+            raise self._failed
+
+    def _stage(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            asyncio.run(work)
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._ready.set()
+
+    async def _direct(self, judge: bool) -> None:
+        self.stage = asyncio.get_running_loop()
+        self.wire, self.let_go = Wire(), asyncio.Event()
+        self._others = asyncio.Lock()  # somebody else's command, or a restart, is under way
+        others: asyncio.Task[None] | None = None
+        own = self.wants_own or any(fault in (RESTARTED, FORGETFUL) for _, fault in self._strikes)
+        try:
+            if own:  # others would suffer, too
+                await asyncio.to_thread(self._start_own)
+            random.seed(7)  # what the program throws dice for is the same in each run
+            await self.set_up()
+            self._aim()
+            self._ready.set()
+            others = asyncio.create_task(self.meanwhile())
+            while not self._over.is_set():  # noqa: ASYNC110 - set by another thread
+                await asyncio.sleep(_LOOK_EVERY_S)
+            others.cancel()
+            await asyncio.gather(others, return_exceptions=True)
+            self.result.struck = self.wire.struck
+            self.result.steps = list(self.wire.steps)
+            self.wire.counting = False
+            async with self._others:
+                pass
+            if judge:
+                await self.judge()
+        finally:
+            self.let_go.set()
+            await self._dismiss()
+            await self.wire.close()
+            if own:
+                await asyncio.to_thread(self._stop_own)
+
+    def _aim(self) -> None:
+        strikes = [(step, fault) for step, fault in self._strikes if step.name != AWAIT]
+        self.wire.aims = {step: partial(self._struck_by, step, fault) for step, fault in strikes}
+        for step, fault in strikes:
+            if fault == FORGETFUL:
+                system = self.systems[step.name.partition(" ")[0]]
+                self.wire.aims[step._replace(side=Side.ASKED.value)] = partial(self._remembered, system)
+
+    async def _remembered(self, system: System, _: Connection) -> Do:
+        system.remember()
+        self.wire.struck = False
+        return Do.PASS
+
+    def _start_own(self) -> None:
+        copies = {id(one): one.copy() for one in self.systems.values()}
+        self.systems = {role: copies[id(one)] for role, one in self.systems.items()}
+        for system in copies.values():
+            system.start()
+
+    def _stop_own(self) -> None:
+        for system in set(self.systems.values()):
+            system.stop()
+
+    async def quiet(self) -> None:
+        """Wait until the actor says nothing more: it waits for somebody."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        while loop.time() - max(self.wire.heard_at, begin) < _QUIET_S:  # noqa: ASYNC110 - of what doesn't happen
+            await asyncio.sleep(_QUIET_S / 4)
+
+    # -- the actor -----------------------------------------------------------------------------------------------------
+
+    async def _act(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        self._leave = asyncio.Event()
+        await self.open()
+        at = next(((step.number, fault) for step, fault in self._strikes if step.name == AWAIT), (0, ""))
+
+        def strike(awaited: Any) -> None:
+            self.wire.struck = True
+            if at[1] == AS_ANSWERED and isinstance(awaited, asyncio.Future):
+                awaited.add_done_callback(lambda _: self._operation.cancel())
+            elif at[1] == ALL_CANCELLED:
+                self.loop.call_soon(self._cancel_all)
+            else:
+                self.loop.call_soon(self._operation.cancel)
+
+        driven = Driven(self.operate(), at[0], strike)
+        operation = self._operation = asyncio.create_task(_drive(driven))
+        leave = asyncio.create_task(self._leave.wait())
+        self._ours = {task, leave}
+        while not operation.done() and not self._leave.is_set():
+            await asyncio.wait({operation, leave}, return_when=asyncio.FIRST_COMPLETED)
+        if operation.done():
+            self.raised = asyncio.CancelledError() if operation.cancelled() else operation.exception()
+            if self.raised is not None and not isinstance(self.raised, (*self.allowed, asyncio.CancelledError)):
+                self.violated(f"it raised {self.raised!r}")
+        if self._leave.is_set():
+            return  # the loop ends while the operation is under way
+        if not self.case.step:
+            self.wire.steps += [Step(AWAIT, number, "") for number in range(1, driven.count + 1)]
+        del operation, driven  # what they have raised keeps alive all that they used
+        self._over.set()
+        await self._leave.wait()
+        leave.cancel()
+
+    async def _stay(self) -> None:
+        """Go on, with another loop, as a program does that calls `asyncio.run` again and again."""
+        self.loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        self._ours, self._leave = {task}, asyncio.Event()
+        self._over.set()
+        await self._leave.wait()
+
+    def _cancel_all(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            if task not in self._ours:
+                task.cancel()
+
+    async def on_actor(self, work: Callable[[], Awaitable[Any]], within_s: float = PATIENCE_S) -> Any:
+        """Do something on the actor's loop, and wait for it."""
+
+        async def do() -> Any:
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - for the type checker
+            self._ours.add(task)
+            return await work()
+
+        return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.loop)), within_s)
+
+    async def _dismiss(self) -> None:
+        if self.alive and hasattr(self, "_leave"):
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._leave.set)
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    async def _struck_by(self, step: Step, fault: str, connection: Connection) -> Do:  # noqa: PLR0912
+        asked = step.side == Side.ASKED.value
+        if fault.startswith(BETWEEN):
+            async with self._others:
+                await self.between(fault.removeprefix(BETWEEN))
+            return Do.PASS
+        match fault:
+            case "lost":
+                return Do.SWALLOW
+            case "cut":
+                return Do.CUT
+            case "late":
+                if asked:
+                    await self.let_go.wait()
+                else:
+                    await asyncio.sleep(TIMEOUT_S * 1.5)
+            case "after the lease":
+                await asyncio.sleep(TTL_S + 0.5)
+            case "lease ended":
+                await self.end_leases()
+            case "taken over":
+                async with self._others:
+                    await self.end_leases()
+                    await self.between(TAKEN)
+            case "cancelled":
+                await self._there(self._operation.cancel)
+            case "all cancelled":
+                await self._there(self._cancel_all)
+            case "all cancelled, and it is lost":
+                await self._there(self._cancel_all)
+                return Do.SWALLOW
+            case "loop ends":
+                self.loop.call_soon_threadsafe(self._leave.set)
+                await asyncio.to_thread(self._left.wait, 2.0)
+            case "killed":
+                # Its last word: what it knew.
+                self.tell_parent()
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "restarted" | "restarted without its last write":
+                await self._restart(self.systems[step.name.partition(" ")[0]], forget=fault == FORGETFUL)
+                return Do.CUT if fault == FORGETFUL else Do.PASS
+            case _:
+                raise ValueError(f"no such fault: {fault}")
+        return Do.PASS
+
+    async def _restart(self, system: System, *, forget: bool) -> None:
+        async with self._others:
+            await asyncio.to_thread(system.restart, forget=forget)
+
+    async def _there(self, function: Callable[[], object]) -> None:
+        """Call a function on the actor's loop, and let it take effect there."""
+
+        async def do() -> None:
+            function()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            await self.on_actor(do, 2.0)

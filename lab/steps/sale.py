@@ -1,0 +1,717 @@
+"""Operations of the sale, and what must hold after each: the books add up, and say what everybody was told."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+from app.errors import EXPECTED, NotDecided, OutcomeUnknown, StockError
+from app.orders import Answer, Cancel, Command, Confirm, Extend, Hold, OrderId, Purchase, Refund
+from app.settings import Settings, load
+from app.wiring import Sale, open_sale
+from lab.steps.play import PATIENCE_S, TIMEOUT_S, TTL_S, Play
+from lab.steps.protocols import Http
+from lab.steps.systems import ACTOR
+from lab.torture import judge_events, judge_money
+from lab.torture.books import journal_of, kept_of
+from lab.torture.history import UNKNOWN, Call, Delivery, End, Entry, Flow, History, Item, Setup
+from lab.torture.judge_money import Money
+from lab.torture.receiver import SECRET
+from lab.torture.run import is_sent
+
+PRICE: Final = 499
+_UNITS: Final = 5
+_EVENTS: Final = 3  # of an order that is paid twice
+_LOOK_EVERY_S: Final = 0.05
+_SETTLED_S: Final = 0.3
+_PURCHASE_S: Final = 4.0
+_DIRECT_S: Final = 5.0  # of a call without a wire
+_LATE_S: Final = 3.0  # on a busy machine
+NOT_DECIDED: Final = "urn:seckill:not-decided"
+_VERBS: Final[dict[type[Any], str]] = {
+    Purchase: "buy",
+    Hold: "hold",
+    Confirm: "confirm",
+    Extend: "extend",
+    Cancel: "cancel",
+    Refund: "refund",
+}
+# What is wrong in the books of any sale; and what is wrong with what was told of this one.
+_OF_BOOKS: Final = (judge_money.units_in_one_place, judge_money.orders_live_once, judge_money.records_agree)
+_OF_ANSWERS: Final = (
+    judge_money.answers_true,
+    judge_money.payments_kept,
+    judge_money.first_come,
+    judge_money.wanted,
+    judge_money.nobody_is_cut_short,
+    judge_money.limits_kept,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What the actor does, behind what was there before.
+
+    `anew`: it begins another sale, which knows no answers; `hooks`: events are sent to a receiver; `patience_s`: for
+    how long a request may wait.
+    """
+
+    act: "Callable[[SalePlay], Awaitable[None]]"
+    before: "Callable[[SalePlay], Awaitable[None]]"
+    anew: bool = False
+    hooks: bool = False
+    patience_s: float = _PURCHASE_S
+    between: tuple[str, ...] = ("hold", "restock", "new sale")
+
+
+@dataclass(slots=True)
+class Known:
+    """What the actor and its forerunners know: answers, orders, and what is to be asked again."""
+
+    calls: list[Call] = field(default_factory=list)
+    orders: list[OrderId] = field(default_factory=list)
+    asked: list[Command] = field(default_factory=list)
+    anew: bool = False
+    added: int = 0
+    adds: bool = False  # one more, perhaps
+    deliveries: list[Delivery] = field(default_factory=list)
+
+
+class SalePlay(Play):
+    """A run of an operation of the sale: A, the actor's instance, goes through the wire, and B's does not."""
+
+    allowed = EXPECTED
+
+    @property
+    def wants_own(self) -> bool:  # type: ignore[override]
+        """See `Play`: a sender sends the events of all items."""
+        return OPERATIONS[self.case.operation].hooks
+
+    @property
+    def sku(self) -> str:
+        """The item."""
+        return "item" + self.name.replace("/", "-")
+
+    async def set_up(self) -> None:
+        """See `Play`."""
+        self.known = Known()
+        self.operation = OPERATIONS[self.case.operation]
+        lock, store = self.systems["lock"], self.systems["store"]
+        self.url = await lock.tapped(self.wire, "lock"), await store.tapped(self.wire, "store")
+        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
+        self.hook = self._hook.sockets[0].getsockname()[1]
+        if self.operation.hooks:
+            self.tapped_hook = await self.wire.tap("hook", Http, self.hook)
+        await self._open_b()
+        await self.operation.before(self)
+
+    async def _open_b(self) -> None:
+        self._b = AsyncExitStack()
+        settings = self._settings("b", self.systems["lock"].direct, self.systems["store"].direct)
+        self.b = await self._b.enter_async_context(open_sale(settings))
+
+    def _settings(self, who: str, lock: str, store: str, hook: int | None = None) -> Settings:
+        """Return the settings of an instance; with a `hook` it sends events to that port."""
+        sends = {} if hook is None else {"webhook_url": f"http://127.0.0.1:{hook}/", "webhook_secret": SECRET}
+        return load(
+            **sends,
+            webhook_timeout_ms=int(TIMEOUT_S * 1000),
+            webhook_retry_s=0.1,
+            lock=lock,
+            store=store.replace("redis+fair", "redis"),
+            instance=who,
+            lock_prefix=self.name,
+            lock_ttl_s=TTL_S,
+            lock_timeout_ms=int((TIMEOUT_S if who == ACTOR else _DIRECT_S) * 1000),
+            store_timeout_ms=int((TIMEOUT_S if who == ACTOR else _DIRECT_S) * 1000),
+            purchase_timeout_ms=int((self.operation.patience_s if who == ACTOR else _PURCHASE_S) * 1000),
+            drain_timeout_s=1,
+            audit_interval_s=0 if hook is None else 1,
+            grace_s=0,
+            sold_out_ttl_ms=0,
+        )
+
+    async def open(self) -> None:
+        """See `Play`."""
+        self._a = AsyncExitStack()
+        self.a = await self._a.enter_async_context(open_sale(self._settings(ACTOR, *self.url)))
+
+    async def operate(self) -> None:
+        """See `Play`."""
+        await self.operation.act(self)
+
+    async def shut(self) -> None:
+        """See `Play`."""
+        await self._a.aclose()
+
+    async def end_leases(self) -> None:
+        """See `Play`."""
+        await self.systems["lock"].end_leases(self.wire, self.b.shop.lock_name(self.sku))
+
+    async def between(self, what: str) -> None:
+        """See `Play`: B's lock is free, as A's lease is over."""
+        await self.end_leases()
+        with contextlib.suppress(*EXPECTED):
+            await BETWEEN[what](self)
+
+    def remember(self) -> Any:
+        """See `Play`."""
+        return self.known
+
+    def recall(self, known: Any) -> None:
+        """See `Play`."""
+        self.known = known
+        self.operation = OPERATIONS[self.case.operation]
+
+    # -- what is asked -------------------------------------------------------------------------------------------------
+
+    async def ask(self, sale: Sale, command: Command, *, gone: bool = False) -> Answer:
+        """Ask an instance, and note what it says. Raises what `Shop.submit` raises."""
+        sent_at = time.monotonic()
+
+        def told(status: int, **fields: Any) -> None:
+            about: dict[str, Any] = {"order": None, "wish": "", "buyer": "", "quantity": 1}
+            if isinstance(command, Purchase | Hold):
+                wish = getattr(command, "ref", None) or command.key or command.buyer or ""
+                about |= {"wish": wish, "buyer": command.buyer, "quantity": command.quantity}
+            else:
+                about["order"] = str(OrderId(command.sku, command.number, command.secret))  # type: ignore[union-attr]
+            about |= {name: getattr(command, name, None) for name in ("key", "amount", "restock")}
+            about["payment"] = getattr(command, "payment_ref", None)
+            who = "a" if sale is not self.b else "b"
+            at = {"sent_at": sent_at, "done_at": time.monotonic(), "instance": who, "status": status}
+            call = Call(**{"verb": _VERBS[type(command)], "sku": command.sku} | about | at | fields)
+            self.known.calls.append(call)
+
+        told(0, error="not answered yet")
+        try:
+            answer = await sale.shop.submit(command, gone=lambda: gone)
+        except OutcomeUnknown:
+            told(503, retry_after="1", error=UNKNOWN)
+            raise
+        except EXPECTED:
+            told(503, retry_after="1", error=NOT_DECIDED)
+            raise
+        except BaseException:
+            told(0, error="cancelled")
+            raise
+        record = answer.record
+        told(
+            200,
+            outcome=str(answer.outcome),
+            told=str(answer.order) if answer.order else None,
+            units=answer.quantity,
+            keeps=record.payment_ref if record else None,
+            refund=answer.refund,
+            pay_by=record.pay_by if record else None,
+            replayed=answer.replayed,
+        )
+        return answer
+
+    async def do(self, command: Command) -> None:
+        """Ask the actor's instance for what the operation is about."""
+        self.known.asked.append(command)
+        await self.ask(self.a, command)
+
+    async def until_decided(self, sale: Sale, command: Command, what: str) -> Answer | None:
+        """Ask again and again until there is an answer; that none comes is a violation."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await self.ask(sale, command)
+            except NotDecided as error:
+                last: Exception = error
+            except EXPECTED as error:
+                last = error
+                await asyncio.sleep(_LOOK_EVERY_S)
+            if time.monotonic() > until:
+                self.violated(f"{what}: {last!r}")
+                return None
+
+    # -- the judge -----------------------------------------------------------------------------------------------------
+
+    async def judge(self) -> None:
+        """See `Play`."""
+        self.wire.heal()
+        if self.killed:
+            await self._open_b()
+        lives = True
+        try:
+            await self.b.store.level(self.sku)
+        except StockError:
+            lives = False  # it was removed
+        if lives:
+            await self.until_decided(self.b, self._another("b"), "another instance can't sell")
+        self.let_go.set()
+        if any(fault in ("late", "after the lease") for _, fault in self._strikes):
+            await asyncio.sleep(_SETTLED_S)
+        if lives and not (self.operation.anew or self.known.anew):
+            await self._the_same_again()
+        if lives and self.alive:
+
+            async def again() -> None:
+                await self.until_decided(self.a, self._another("a"), "the instance itself can't sell any more")
+
+            if self.closed:
+                await self._reopen()
+            with contextlib.suppress(TimeoutError):
+                await self.on_actor(again, 2 * PATIENCE_S)
+        await self._expire()
+        if self.operation.hooks:
+            await self._send_the_rest()
+        await self._books()
+        if self.alive:
+            await self._shut_a()
+        await self._b.aclose()
+        lock = self.systems["lock"]
+        if any(fault in ("late", "after the lease") for _, fault in self._strikes):
+            return  # a place that came late into a queue is thrown out by the next one who comes
+        until = time.monotonic() + TTL_S + PATIENCE_S
+        while left := await lock.left(self.wire, self.name):
+            if time.monotonic() > until:
+                self.violated(f"left behind: {left}")
+                break
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def _another(self, who: str) -> Command:
+        if self.operation.before is _unpriced:
+            return Purchase(1, self.sku, f"another {who}", f"another-{who}")
+        return Hold(1, self.sku, f"another {who}", f"another-{who}", f"another {who}")
+
+    async def _reopen(self) -> None:
+        self._a = AsyncExitStack()
+
+        async def reopen() -> None:
+            self.a = await self._a.enter_async_context(open_sale(self._settings(ACTOR, *self.url)))
+
+        await self.on_actor(reopen)
+
+    async def _the_same_again(self) -> None:
+        for command in self.known.asked:
+            key = getattr(command, "key", None)
+            told = [one for one in self.known.calls if (one.status, one.instance, one.key) == (200, "a", key)]
+            before = told[0] if told else None
+            by = self.b
+            keyed = getattr(command, "key", None) is not None
+            if not keyed and isinstance(command, Purchase | Hold):
+                continue
+            answer = await self.until_decided(by, command, "the same again is never decided")
+            if answer is None or before is None or not keyed or before.outcome == "paused":
+                continue  # nothing was decided: see docs/http.md
+            order = str(answer.order) if answer.order else None
+            if (str(answer.outcome), order) != (before.outcome, before.told):
+                self.violated(
+                    f"told {before.outcome} {before.told}, and with the same key {answer.outcome} {answer.order}"
+                )
+
+    async def _expire(self) -> None:
+        """Nothing stays held whose time is up."""
+        with contextlib.suppress(*EXPECTED):
+            level = await self.b.store.level(self.sku)
+            if level.due_in_s is not None and level.due_in_s <= 0:
+                await self.b.shop.give_back(self.sku)
+                level = await self.b.store.level(self.sku)
+                if level.due_in_s is not None and level.due_in_s <= 0:
+                    self.violated("a hold that has run out is not given back")
+
+    async def _books(self) -> None:
+        store = self.b.store
+        try:
+            level = await store.level(self.sku)
+        except StockError as error:
+            if not (self.operation.anew or self.known.anew):
+                self.violated(f"the item can't be read: {error}")
+            return
+        journal, kept = await journal_of(store, self.sku), await kept_of(store, self.sku)
+        anew = self.operation.anew or self.known.anew
+        initial = level.initial or 0
+        flow = Flow(Item(self.sku, initial), 0, 0, 0, PRICE)
+        calls = [call for call in self.known.calls if call.sku == self.sku]
+        setup = Setup((), 2, TTL_S, PATIENCE_S, "", "", "fence", 0, (), flows=(flow,))
+        history = History(setup, calls=[] if anew else calls, deliveries=self.known.deliveries)
+        end = End((), (), journal=tuple(journal), kept=tuple(kept))
+        if self.operation.hooks and not anew:
+            for violation in chain(judge_events.all_delivered(history, end), judge_events.in_order(history)):
+                self.violated(violation.replace(self.sku, "ITEM"))
+        money = Money(history, end)
+        for rule in _OF_BOOKS if anew else (*_OF_BOOKS, *_OF_ANSWERS):
+            for violation in rule(money):
+                self.violated(violation.replace(self.sku, "ITEM"))
+        for violation in () if anew else _undecided(calls, journal):
+            self.violated(violation)
+        moved = [sum(units) for units in zip(*((one.stock, one.held, one.lucky) for one in journal), strict=True)]
+        has = (level.stock, level.held, level.lucky)
+        if has != (should := (initial + moved[0], *moved[1:]) if journal else (initial, 0, 0)):
+            self.violated(f"the item has {has}, and {should} by its journal")
+        units = {_UNITS + self.known.added, _UNITS + self.known.added + self.known.adds}
+        if not anew and initial not in units:
+            self.violated(f"there are {initial} units, and {units} should be")
+
+    async def _shut_a(self) -> None:
+        try:
+            await self.on_actor(self.shut)
+        except TimeoutError:
+            self.violated("A's instance can't be closed")
+            return
+        except BaseException as error:
+            self.violated(f"closing raised {error!r}")
+            return
+        del self.a, self._a, self._operation
+        self.raised = None
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            tasks = [task for task in asyncio.all_tasks(self.loop) if task not in self._ours]
+            if not tasks and (not self.wire.open or self.closed):
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+        if tasks:
+            self.violated(f"{len(tasks)} tasks of A go on: {tasks[0].get_coro()}")
+        elif self.wire.open:
+            self.violated(f"{len(self.wire.open)} connections of A stay open")
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take the events that come on a connection, and note them."""
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                lines = dict(line.split(": ", 1) for line in head.strip().split("\r\n")[1:])
+                body, at = await reader.readexactly(int(lines["content-length"])), time.monotonic()
+                data = json.loads(body)["data"]
+                own = {name: data.get(name) for name in ("order", "number", "quantity", "buyer")}
+                kind = json.loads(body)["type"].removeprefix("order.")
+                rest = {"event": kind, "payment": data.get("payment_ref"), "body": body.decode(), "facts": data}
+                self.known.deliveries.append(Delivery("", at, at, 200, lines["webhook-id"], **own, **rest))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+        writer.transport.abort()
+
+    async def _send_the_rest(self) -> None:
+        """Another instance sends what is left, and all has come in the end."""
+        settings = self._settings("c", self.systems["lock"].direct, self.systems["store"].direct, self.hook)
+        async with open_sale(settings, with_auditor=True) as sale:
+            await self.until_sent(sale)
+
+    async def until_sent(self, sale: Sale) -> None:
+        """Wait until all events were delivered, and noted as such; that they never are is a violation."""
+        until = time.monotonic() + TTL_S + PATIENCE_S
+        while time.monotonic() < until:
+            with contextlib.suppress(*EXPECTED):
+                if await is_sent(sale, [self.sku]):
+                    return
+            await asyncio.sleep(_LOOK_EVERY_S)
+        self.violated("events are never delivered")
+
+    # -- what the operations are made of -------------------------------------------------------------------------------
+
+    @property
+    def order(self) -> OrderId:
+        """The order that was there before."""
+        return self.known.orders[0]
+
+    async def stock(self, **terms: Any) -> None:
+        """Put the item on sale."""
+        await self.b.stock.set_stock(self.sku, _UNITS, new_sale=True, terms=terms)
+
+    async def hold(self, ref: str = "first") -> None:
+        """Have a hold."""
+        answer = await self.ask(self.b, Hold(2, self.sku, "ann", f"key-{ref}", ref, proven=True))
+        assert answer.order is not None  # noqa: S101 - it was held
+        self.known.orders.append(answer.order)
+
+    def confirm(self, payment: str = "payment", key: str | None = None) -> Confirm:
+        """Pay the order."""
+        return Confirm(*self.order, payment, 2 * PRICE, "EUR", key)
+
+
+def _undecided(calls: list[Call], journal: list[Entry]) -> Iterator[str]:
+    """Nobody who was told that nothing was decided has anything, unless they have asked again."""
+    bought = Counter(one.buyer for one in journal if one.number == 1)
+    for call in calls:
+        if call.verb in ("buy", "hold") and call.status == 503:
+            took_s = call.done_at - call.sent_at
+            if took_s > _PURCHASE_S + _LATE_S:
+                yield f"{call.buyer} was told nothing for {took_s:.1f} s"
+            again = [one for one in calls if one.buyer == call.buyer and one.sent_at > call.sent_at]
+            if call.error == NOT_DECIDED and not again and bought[call.buyer]:
+                yield f"{call.buyer} was told that nothing was decided, and has an order"
+    if bought["gone"]:
+        yield "somebody who had hung up, and could never know, was sold to"
+
+
+# -- what was there before ---------------------------------------------------------------------------------------------
+
+_PRICED: Final = {"price": PRICE, "currency": "EUR", "hold_s": 60.0, "pay_s": 60.0}
+_BRIEF: Final = _PRICED | {"hold_s": 1.0, "pay_s": 1.0}
+
+
+async def _unpriced(play: SalePlay) -> None:
+    await play.stock()
+
+
+async def _priced(play: SalePlay) -> None:
+    await play.stock(**_PRICED)
+
+
+async def _held(play: SalePlay) -> None:
+    await _priced(play)
+    await play.hold()
+
+
+async def _run_out(play: SalePlay) -> None:
+    await play.stock(**_BRIEF)
+    await play.hold()
+    while ((await play.b.store.level(play.sku)).due_in_s or 0) > 0:  # noqa: ASYNC110 - by the store's clock
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _expired(play: SalePlay) -> None:
+    await _run_out(play)
+    await play.b.shop.give_back(play.sku)
+
+
+async def _none_left(play: SalePlay) -> None:
+    await _expired(play)
+    await play.ask(play.b, Hold(_UNITS, play.sku, "all", "key-all", "all", proven=True))
+
+
+async def _paid(play: SalePlay) -> None:
+    await _held(play)
+    await play.ask(play.b, play.confirm())
+
+
+async def _owed(play: SalePlay) -> None:
+    await _paid(play)
+    await play.ask(play.b, play.confirm("second"))
+
+
+# -- what is done ------------------------------------------------------------------------------------------------------
+
+
+async def _purchase(play: SalePlay) -> None:
+    """Buy a unit, with a key."""
+    await play.do(Purchase(1, play.sku, "bob", "bobs-key"))
+
+
+async def _purchase_keyless(play: SalePlay) -> None:
+    """Buy a unit, without a key."""
+    await play.do(Purchase(1, play.sku, "bob"))
+
+
+async def _two_buyers(play: SalePlay) -> None:
+    """Two buy, the second one while the first one is served; both are in one batch, or in two."""
+    await asyncio.gather(
+        play.do(Purchase(1, play.sku, "bob", "bobs-key")), play.do(Purchase(2, play.sku, "cy", "cys-key"))
+    )
+
+
+async def _impatient(play: SalePlay) -> None:
+    """Two buy without a key, and can't wait for an answer of the store that is late."""
+
+    async def later() -> None:
+        await asyncio.sleep(play.operation.patience_s / 3)
+        await play.do(Purchase(1, play.sku, "cy"))
+
+    ends = await asyncio.gather(play.do(Purchase(1, play.sku, "bob")), later(), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+
+
+async def _hang_up(play: SalePlay) -> None:
+    """One buys without a key, and hangs up at once; another one waits behind them."""
+    gone = asyncio.create_task(play.ask(play.a, Purchase(1, play.sku, "gone"), gone=True))
+    try:
+        await play.do(Purchase(1, play.sku, "bob", "bobs-key"))
+    finally:
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+
+
+async def _stop(play: SalePlay) -> None:
+    """Stop an instance while it sells."""
+    async with open_sale(play._settings(ACTOR, *play.url)) as sale:
+        command = Purchase(1, play.sku, "bob", "bobs-key")
+        play.known.asked.append(command)
+        asked = asyncio.create_task(play.ask(sale, command))
+        await asyncio.sleep(0)
+    with contextlib.suppress(*EXPECTED):
+        await asked
+
+
+async def _hold(play: SalePlay) -> None:
+    """Hold two units."""
+    await play.do(Hold(2, play.sku, "bob", "bobs-key", "bobs", proven=True))
+
+
+async def _extend(play: SalePlay) -> None:
+    """Go to pay."""
+    await play.do(Extend(*play.order))
+
+
+async def _confirm(play: SalePlay) -> None:
+    """Pay."""
+    await play.do(play.confirm(key="payments-key"))
+
+
+async def _wrong_amount(play: SalePlay) -> None:
+    """Pay too little, and give up what is held: the money is owed."""
+    await play.do(Confirm(*play.order, "too-little", 1, "EUR", "little-key"))
+    await play.do(Cancel(*play.order, key="cancels-key"))
+
+
+async def _cancel(play: SalePlay) -> None:
+    """Give back what is held."""
+    await play.do(Cancel(*play.order, key="cancels-key"))
+
+
+async def _refund(play: SalePlay) -> None:
+    """Give the money back, and sell the units again."""
+    await play.do(Refund(*play.order, restock=True))
+
+
+async def _refund_owed(play: SalePlay) -> None:
+    """Give back a second payment."""
+    await play.do(Refund(*play.order, restock=False, payment_ref="second"))
+
+
+async def _expire(play: SalePlay) -> None:
+    """Give back what has run out."""
+    await play.a.shop.give_back(play.sku)
+
+
+async def _erase(play: SalePlay) -> None:
+    """Remove a buyer's name."""
+    play.known.anew = True  # of an erased name no answer can be judged
+    await play.a.orders.erase(play.sku, "ann", by="operator", wait_s=_PURCHASE_S)
+
+
+async def _restock(play: SalePlay) -> None:
+    """Add a unit."""
+    play.known.adds = True
+    await play.a.stock.set_stock(play.sku, 1, terms={"limit_per_buyer": 9}, add=True, wait_s=_PURCHASE_S)
+    play.known.added, play.known.adds = play.known.added + 1, False
+
+
+async def _new_sale(play: SalePlay) -> None:
+    """Forget all orders, and begin anew."""
+    await play.a.stock.set_stock(play.sku, 3, new_sale=True, wait_s=_PURCHASE_S)
+
+
+async def _remove(play: SalePlay) -> None:
+    """Remove the item, and set it again."""
+    await play.a.stock.remove(play.sku, wait_s=_PURCHASE_S)
+    await play.a.stock.set_stock(play.sku, 3, wait_s=_PURCHASE_S)
+
+
+async def _look(play: SalePlay) -> None:
+    """Audit the item, look at an order and its life."""
+    audit = await play.a.audit(play.sku)
+    if audit.violations:
+        play.violated(f"the audit finds {audit.violations}")
+    await play.a.shop.order(play.order)
+
+
+async def _deliver(play: SalePlay) -> None:
+    """Start an instance that sends events and audits; stop it when all were sent."""
+    async with open_sale(play._settings(ACTOR, *play.url, play.tapped_hook), with_auditor=True):
+        while len({one.id for one in play.known.deliveries}) < _EVENTS and not play.known.anew:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+_ORDERS: Final = ("hold", "cancel", "confirm", "expire", "new sale", "erase", "restock")
+OPERATIONS: Final[dict[str, Operation]] = {
+    "purchase": Operation(_purchase, _unpriced, between=("buy", "restock", "new sale", "pause")),
+    "purchase without a key": Operation(_purchase_keyless, _unpriced, between=("buy", "new sale")),
+    "two buyers": Operation(_two_buyers, _unpriced, between=("buy", "new sale")),
+    "impatient": Operation(_impatient, _unpriced, patience_s=TIMEOUT_S / 2, between=("buy",)),
+    "hang up": Operation(_hang_up, _unpriced, between=("buy",)),
+    "stop": Operation(_stop, _unpriced, between=("buy", "new sale")),
+    "hold": Operation(_hold, _priced, between=("hold", "restock", "new sale")),
+    "extend": Operation(_extend, _held, between=_ORDERS),
+    "confirm": Operation(_confirm, _held, between=_ORDERS),
+    "pay late": Operation(_confirm, _expired, between=("hold", "new sale", "confirm")),
+    "pay when none is left": Operation(_confirm, _none_left, between=("confirm", "restock")),
+    "pay a wrong amount": Operation(_wrong_amount, _held, between=("confirm", "expire")),
+    "cancel": Operation(_cancel, _held, between=_ORDERS),
+    "refund": Operation(_refund, _paid, between=("hold", "refund", "new sale", "erase")),
+    "refund what is owed": Operation(_refund_owed, _owed, between=("refund", "new sale")),
+    "expire": Operation(_expire, _run_out, between=("confirm", "cancel", "expire", "new sale")),
+    "erase": Operation(_erase, _paid, between=("hold", "new sale")),
+    "restock": Operation(_restock, _held, between=("hold", "new sale", "restock")),
+    "new sale": Operation(_new_sale, _paid, anew=True, between=("hold", "new sale", "confirm", "refund")),
+    "remove and set again": Operation(_remove, _unpriced, anew=True, between=("buy", "remove", "new sale")),
+    "deliver": Operation(_deliver, _owed, hooks=True, between=("hold", "refund", "new sale", "erase")),
+    "look": Operation(_look, _paid, between=("new sale", "refund")),
+}
+
+
+async def _b_buys(play: SalePlay) -> None:
+    await play.ask(play.b, Purchase(1, play.sku, "eve", "eves-key"))
+
+
+async def _b_holds(play: SalePlay) -> None:
+    await play.ask(play.b, Hold(1, play.sku, "eve", "eves-key", "eves", proven=True))
+
+
+async def _b_confirms(play: SalePlay) -> None:
+    await play.ask(play.b, play.confirm("another"))
+
+
+async def _b_cancels(play: SalePlay) -> None:
+    await play.ask(play.b, Cancel(*play.order))
+
+
+async def _b_refunds(play: SalePlay) -> None:
+    await play.ask(play.b, Refund(*play.order, restock=True))
+
+
+async def _b_expires(play: SalePlay) -> None:
+    await play.b.shop.give_back(play.sku)
+
+
+async def _b_erases(play: SalePlay) -> None:
+    play.known.anew = True
+    await play.b.orders.erase(play.sku, "ann", by="b", wait_s=_PURCHASE_S)
+
+
+async def _b_restocks(play: SalePlay) -> None:
+    await play.b.stock.set_stock(play.sku, 1, add=True, wait_s=_PURCHASE_S)
+    play.known.added += 1
+
+
+async def _b_pauses(play: SalePlay) -> None:
+    for text in ("a moment", ""):
+        await play.b.stock.set_stock(play.sku, 0, add=True, terms={"paused": text or None}, wait_s=_PURCHASE_S)
+
+
+async def _b_sells_anew(play: SalePlay) -> None:
+    play.known.anew = True
+    await play.b.stock.set_stock(play.sku, 4, new_sale=True, wait_s=_PURCHASE_S)
+
+
+async def _b_removes(play: SalePlay) -> None:
+    play.known.anew = True
+    await play.b.stock.remove(play.sku, wait_s=_PURCHASE_S)
+
+
+BETWEEN: Final[dict[str, Callable[[SalePlay], Awaitable[None]]]] = {
+    "buy": _b_buys,
+    "hold": _b_holds,
+    "confirm": _b_confirms,
+    "cancel": _b_cancels,
+    "refund": _b_refunds,
+    "expire": _b_expires,
+    "erase": _b_erases,
+    "restock": _b_restocks,
+    "pause": _b_pauses,
+    "new sale": _b_sells_anew,
+    "remove": _b_removes,
+}

@@ -1,0 +1,173 @@
+"""The wire between an actor and the servers: a proxy that counts messages, and strikes at one of them.
+
+It lives on an event loop of its own, in a thread of its own, so that it goes on when the actor's loop is over.
+"""
+
+import asyncio
+import socket
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from lab.steps.protocols import Protocol
+
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+class Side(Enum):
+    """The direction of a message."""
+
+    ASKED = "asked"
+    ANSWERED = "answered"
+
+
+class Step(NamedTuple):
+    """A point at which something can come in between: the `number`-th message of that name, or the n-th await."""
+
+    name: str
+    number: int
+    side: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.number} {self.side}".strip()
+
+
+class Do(Enum):
+    """What becomes of a message."""
+
+    PASS = "is passed on"  # noqa: S105 - no password
+    SWALLOW = "is lost, and so is all that follows on its connection"
+    CUT = "is lost, and its connection is cut"
+
+
+Strike = Callable[["Connection"], Awaitable[Do]]
+
+
+class Connection:
+    """A connection of the actor's to a server."""
+
+    def __init__(self, writer: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self.server = server
+        self.swallowed = False
+
+    def cut(self) -> None:
+        """Reset it, at both ends."""
+        for writer in (self.writer, self.server):
+            with suppress(OSError):
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            writer.transport.abort()
+
+
+class Wire:
+    """All connections of an actor. `steps`: the messages in the order in which they have come so far.
+
+    `aims`: what happens at some of them. `struck`: whether one of these has come.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.aims: dict[Step, Strike] = {}
+        self.struck = False
+        self.struck_at = 0.0
+        self.counting = True
+        self.heard_at = 0.0  # the moment of the last step, by the loop's clock
+        self.open: set[Connection] = set()
+        self.given: list[Any] = []  # etcd's leases, ZooKeeper's sessions
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._taps: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def tap(self, role: str, protocol: type[Protocol], target: int) -> int:
+        """Listen in front of a server; return the port."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - for the type checker
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            await self._serve(role, protocol(), target, reader, writer)
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        self._taps.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        """End all connections."""
+        for server in self._taps:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def heal(self) -> None:
+        """Cut what is silent, as a machine that comes back does; new connections are as good as ever."""
+        for connection in list(self.open):
+            if connection.swallowed:
+                connection.cut()
+
+    async def _serve(
+        self, role: str, protocol: Protocol, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            server_reader, server = await asyncio.open_connection("127.0.0.1", target)
+        except OSError:
+            writer.transport.abort()
+            return
+        connection = Connection(writer, server)
+        self.open.add(connection)
+
+        async def up() -> None:
+            await self._pass(role, connection, reader, server, protocol.asked, Side.ASKED)
+
+        async def down() -> None:
+            await self._pass(role, connection, server_reader, writer, protocol.answered, Side.ANSWERED)
+
+        protocol.given = self.given
+        try:
+            await asyncio.gather(up(), down())
+        finally:
+            self.open.discard(connection)
+            writer.transport.abort()
+            server.transport.abort()
+
+    async def _pass(
+        self,
+        role: str,
+        connection: Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        cut: Callable[[bytes], Any],
+        side: Side,
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                for message in cut(data):
+                    do = await self._reach(f"{role} {message.name}", side, connection) if message.name else Do.PASS
+                    if do is Do.CUT:
+                        connection.cut()
+                        return
+                    connection.swallowed = connection.swallowed or do is Do.SWALLOW
+                    if not connection.swallowed:
+                        with suppress(OSError):  # whoever asked may be gone; what was held arrives all the same
+                            writer.write(message.raw)
+                            await writer.drain()
+        if not connection.swallowed:
+            with suppress(OSError):
+                writer.write_eof()
+
+    async def _reach(self, name: str, side: Side, connection: Connection) -> Do:
+        self.heard_at = asyncio.get_running_loop().time()
+        if not self.counting or connection.swallowed:
+            return Do.PASS
+        self._counts[name, side.value] += 1
+        step = Step(name, self._counts[name, side.value], side.value)
+        self.steps.append(step)
+        if (strike := self.aims.pop(step, None)) is None:
+            return Do.PASS
+        self.struck, self.struck_at = True, self.heard_at
+        return await strike(connection)

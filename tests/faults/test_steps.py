@@ -1,0 +1,116 @@
+"""Every step of an operation fails once; what is broken on purpose is found."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lab.steps.__main__ import OF_A_CHANGE
+from lab.steps.protocols import Http, MySql, Protocol, Resp
+
+
+def steps(*words: str, broken: str = "pass") -> str:
+    """Run the command in a process of its own, with a bug if there is one; its output, and its status in the end."""
+    code = f"import sys\nfrom lab.steps.__main__ import main\n{broken}\nsys.exit(main({list(words)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return f"{done.stdout}{done.stderr}status {done.returncode}"
+
+
+def test_a_lock_fails_at_each_step() -> None:
+    said = steps("--system", "redis", "--only", "take")
+    assert said.endswith(" 0 violations\nstatus 0"), said
+
+
+def test_a_failure_is_run_alone() -> None:
+    said = steps("--system", "redis", "--only", "take / lock take 1 answered / lost")
+    assert "1 operations, 6 steps, 1 runs, 0 violations" in said, said
+
+
+def test_what_is_not_there_is_no_success() -> None:
+    assert steps("--system", "redis", "--only", "fly").endswith("status 1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("system", OF_A_CHANGE)
+def test_every_step_fails_once(system: str) -> None:
+    said = steps("--system", system)
+    assert said.endswith(" 0 violations\nstatus 0"), said
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--system", name) for name in ("redis-fair", "etcd-txn", "zookeeper", "mysql-row", "sale-mysql", "events")),
+        *(("--system", name, "--pairs") for name in ("redis", "etcd", "sale")),
+    ],
+    ids=" ".join,
+)
+def test_the_others_before_a_release(words: tuple[str, ...]) -> None:
+    said = steps(*words)
+    assert said.endswith(" 0 violations\nstatus 0"), said
+
+
+IN_DOUBT = """
+from app.sale.in_doubt import InDoubt
+from app.sale.queue import EntryState
+InDoubt.add = lambda self, parts: [part.set_state(EntryState.TAKEN) for part in parts]
+"""
+HUNG_UP = """
+from app.sale.queue import Entry
+Entry.wanted = property(lambda self: True)
+"""
+NOT_GIVEN_BACK = """
+from fencelock.renewer import Renewer
+async def hand_back(self, lease, timeout_s):
+    return None
+Renewer.hand_back = hand_back
+"""
+DEAF_TO_ITS_LOSS = """
+from fencelock.lease import Lease
+Lease.lose = lambda self, reason: None
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "system", "only"),
+    [
+        pytest.param(IN_DOUBT, "sale", "purchase without a key / store commit", id="what is in doubt is served again"),
+        pytest.param(HUNG_UP, "sale", "hang up / store prepare", id="who has hung up is sold to"),
+        pytest.param(NOT_GIVEN_BACK, "redis", "take / await 1", id="a cancelled caller keeps its lock"),
+        pytest.param(DEAF_TO_ITS_LOSS, "redis", "hold / lock renew 1 asked", id="nobody is told of a loss"),
+    ],
+)
+def test_what_is_broken_is_found(broken: str, system: str, only: str) -> None:
+    said = steps("--system", system, "--only", only, broken=broken)
+    assert f"✗ {system}: {only}" in said, said
+    assert said.endswith("status 1"), said
+
+
+@pytest.mark.parametrize(
+    ("protocol", "asked", "names"),
+    [
+        (
+            Resp,
+            b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nDEL\r\n$2\r\n\r\n\r\n",
+            ["get", "", "del"],
+        ),
+        (Http, b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n\r\n\r\nPOST / HTTP/1.1\r\n\r\n", ["post", "post"]),
+        (
+            MySql,
+            b"\x03\x00\x00\x01abc\x12\x00\x00\x00\x03UPDATE t SET a=1 \x09\x00\x00\x00\x03ROLLBACK",
+            ["", "update t", "rollback"],
+        ),
+    ],
+    ids=["Redis", "HTTP", "MySQL"],
+)
+def test_messages_are_cut_however_they_arrive(protocol: type[Protocol], asked: bytes, names: list[str]) -> None:
+    for size in (1, 7, len(asked)):
+        speaks, found = protocol(), []
+        for at in range(0, len(asked), size):
+            found += speaks.asked(asked[at : at + size])
+        assert [one.name for one in found] == names
+        assert b"".join(one.raw for one in found) == asked
