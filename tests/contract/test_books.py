@@ -1,0 +1,248 @@
+"""Two instances, and whatever operators and buyers may do in any order, against a small model of the books."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from app.errors import HasOrders, UnknownItem
+from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
+from app.orders.record import ERASED
+from app.settings import load
+from app.wiring import Sale, open_sale
+from lab.servers import MariaDB, Valkey
+from lab.torture import judge_money
+from lab.torture.books import journal_of, kept_of
+from lab.torture.history import End, Flow, History, Item, Setup
+from lab.torture.judge_money import Money
+from tests.harness.servers import optional
+
+PRICE = 5
+LIMIT = 3
+BUYERS = st.sampled_from(("ann", "bob"))
+UNITS = st.integers(1, 2)
+WHICH = st.integers(0, 1)  # of the two instances
+PICK = st.integers(0, 9)  # of the orders
+
+
+@dataclass
+class Known:
+    """An order, as the model has it."""
+
+    state: str
+    quantity: int
+    buyer: str
+    owed: int = 0
+
+
+class Books(RuleBasedStateMachine):
+    """The model: units left, and how each order stands. The program is two sales on one store."""
+
+    store: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.opened = [AsyncExitStack(), AsyncExitStack()]
+        self.sku, self.prefix = f"item-{uuid.uuid4().hex[:8]}", f"/books/{uuid.uuid4().hex}"
+        self.sales: list[Sale] = [self.open(0), self.open(1)]
+        self.left: int | None = None  # no such item
+        self.initial = self.count = 0
+        self.orders: dict[OrderId, Known] = {}
+
+    def open(self, which: int) -> Sale:
+        own = load(lock="local://", store=self.store, guard="fence", instance=f"i{which}", lock_prefix=self.prefix)
+        own = own.model_copy(update={"audit_interval_s": 0.0, "sold_out_ttl_ms": 0, "grace_s": 0.0})
+        return self.run(self.opened[which].enter_async_context(open_sale(own)))
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        for one in self.opened:
+            self.run(one.aclose())
+        self.runner.close()
+
+    def there(self) -> bool:
+        return self.left is not None
+
+    def had(self, buyer: str) -> int:
+        """The units that count for a buyer's limit."""
+        counted = ("held", "confirmed")
+        return sum(one.quantity for one in self.orders.values() if one.buyer == buyer and one.state in counted)
+
+    def order(self, pick: int) -> OrderId:
+        return list(self.orders)[pick % len(self.orders)]
+
+    def ask(self, which: int, command: Any) -> Any:
+        return self.run(self.sales[which].shop.submit(command))
+
+    # -- the operator --------------------------------------------------------------------------------------------------
+
+    @initialize(units=st.integers(1, 5))
+    def begin(self, units: int) -> None:
+        self.sell_anew(0, units)
+
+    @rule(which=WHICH, units=st.integers(0, 5))
+    def sell_anew(self, which: int, units: int) -> None:
+        terms = {"price": PRICE, "currency": "EUR", "limit_per_buyer": LIMIT}
+        self.run(self.sales[which].stock.set_stock(self.sku, units, new_sale=True, terms=terms))
+        self.left = self.initial = units
+        self.orders = {}
+
+    @precondition(there)
+    @rule(which=WHICH, units=st.integers(1, 3))
+    def restock(self, which: int, units: int) -> None:
+        self.run(self.sales[which].stock.set_stock(self.sku, units, add=True))
+        self.left, self.initial = (self.left or 0) + units, self.initial + units
+
+    @precondition(there)
+    @rule(which=WHICH)
+    def remove(self, which: int) -> None:
+        try:
+            self.run(self.sales[which].stock.remove(self.sku))
+        except HasOrders:
+            assert self.orders
+            return
+        assert not self.orders
+        self.left = None
+
+    @rule(which=WHICH)
+    def restart(self, which: int) -> None:
+        self.run(self.opened[which].aclose())
+        self.opened[which] = AsyncExitStack()
+        self.sales[which] = self.open(which)
+
+    @precondition(there)
+    @rule(which=WHICH, buyer=BUYERS)
+    def erase(self, which: int, buyer: str) -> None:
+        self.run(self.sales[which].orders.erase(self.sku, buyer))
+        for order, one in self.orders.items():
+            if one.buyer == buyer:
+                self.orders[order] = replace(one, buyer=ERASED)
+
+    # -- buyers and payers ---------------------------------------------------------------------------------------------
+
+    @rule(which=WHICH, buyer=BUYERS, units=UNITS)
+    def hold(self, which: int, buyer: str, units: int) -> None:
+        self.count += 1
+        command = Hold(units, self.sku, buyer, f"key-{self.count}", f"ref-{self.count}")
+        if self.left is None:
+            with pytest.raises(UnknownItem):
+                self.ask(which, command)
+            return
+        told = self.ask(which, command)
+        again = self.ask(1 - which, command)  # with the same key, elsewhere
+        assert (again.outcome, again.order) == (told.outcome, told.order)
+        if self.had(buyer) + units > LIMIT:
+            assert told.outcome in ("limit_reached", "sold_out")
+        elif units > self.left:
+            assert told.outcome == "sold_out"
+        else:
+            assert told.outcome == "held"
+            self.left -= units
+            self.orders[told.order] = Known("held", units, buyer)
+
+    @precondition(there)
+    @rule(which=WHICH, buyer=BUYERS)
+    def buy_at_once(self, which: int, buyer: str) -> None:
+        self.count += 1
+        assert self.ask(which, Purchase(1, self.sku, buyer, f"key-{self.count}")).outcome == "hold_required"
+
+    @precondition(lambda self: self.orders)
+    @rule(which=WHICH, pick=PICK, right=st.booleans())
+    def confirm(self, which: int, pick: int, right: bool) -> None:
+        order, one = self.order(pick), self.orders[self.order(pick)]
+        self.count += 1
+        told = self.ask(which, Confirm(*order, f"pay-{self.count}", PRICE * one.quantity - (not right), "EUR"))
+        if one.state == "held":
+            assert told.outcome == ("confirmed" if right else "amount_mismatch")
+            one.state = "confirmed" if right else "held"
+        else:
+            assert told.refund == f"pay-{self.count}"
+            one.owed += 1
+
+    @precondition(lambda self: self.orders)
+    @rule(which=WHICH, pick=PICK)
+    def extend(self, which: int, pick: int) -> None:
+        one = self.orders[self.order(pick)]
+        told = self.ask(which, Extend(*self.order(pick)))
+        assert told.outcome in (("extended", "already_extended") if one.state == "held" else (one.state,))
+
+    @precondition(lambda self: self.orders)
+    @rule(which=WHICH, pick=PICK)
+    def cancel(self, which: int, pick: int) -> None:
+        one = self.orders[self.order(pick)]
+        told = self.ask(which, Cancel(*self.order(pick)))
+        if one.state == "held":
+            assert told.outcome == "cancelled"
+            one.state, self.left = "cancelled", (self.left or 0) + one.quantity
+        else:
+            assert told.outcome in (one.state, "already_cancelled")
+
+    @precondition(lambda self: self.orders)
+    @rule(which=WHICH, pick=PICK, restock=st.booleans())
+    def refund(self, which: int, pick: int, restock: bool) -> None:
+        one = self.orders[self.order(pick)]
+        told = self.ask(which, Refund(*self.order(pick), restock))
+        if told.outcome == "refunded" and one.state == "confirmed" and not self.is_confirmed(self.order(pick)):
+            one.state = "refunded"
+            self.left = (self.left or 0) + (one.quantity if restock else 0)
+
+    def is_confirmed(self, order: OrderId) -> bool:
+        found = self.run(self.sales[0].shop.order(order))
+        return bool(found.state == "confirmed")
+
+    # -- the books -----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_numbers_are_right(self) -> None:
+        if self.left is None:
+            with pytest.raises(UnknownItem):
+                self.run(self.sales[0].store.level(self.sku))
+            return
+        level = self.run(self.sales[0].store.level(self.sku))
+        held = sum(one.quantity for one in self.orders.values() if one.state == "held")
+        assert (level.stock, level.held, level.initial) == (self.left, held, self.initial)
+
+    @invariant()
+    def the_orders_are_right(self) -> None:
+        if self.left is None:
+            return
+        store = self.sales[1].store
+        kept, journal = self.run(kept_of(store, self.sku)), self.run(journal_of(store, self.sku))
+        model = {str(order): (one.state, one.quantity, one.buyer) for order, one in self.orders.items()}
+        assert {one.order: (one.state, one.quantity, one.buyer) for one in kept} == model
+        setup = Setup((), 2, 1, 1, "", "", "fence", 0, (), flows=(Flow(Item(self.sku, self.initial), 0, 0, 0, PRICE),))
+        books = Money(History(setup), End((), (), journal=tuple(journal), kept=tuple(kept)))
+        for check in (judge_money.units_in_one_place, judge_money.orders_live_once, judge_money.records_agree):
+            assert not list(check(books))
+        assert not self.run(self.sales[1].audit(self.sku)).violations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", [Valkey, MariaDB])
+def test_the_books_are_right_in_any_order_of_things(server: Callable[[], Any]) -> None:
+    """A failure is shrunk to the shortest story that shows it."""
+    with optional(server) as store:
+        kind = type("OnThisStore", (Books,), {"store": store.url})
+        run_state_machine_as_test(
+            kind,
+            settings=settings(
+                max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            ),
+        )
