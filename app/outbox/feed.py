@@ -41,7 +41,11 @@ class Chain:
 
 @dataclass(slots=True)
 class Feed:
-    """An item's journal, as far as it was read. `last`: its end, as far as we know; `waiting`: events, estimated."""
+    """An item's journal, as far as it was read.
+
+    `last`: its end, as far as we know; `waiting`: events, estimated; `claimed`: the store has taken a note of ours, so
+    its events are this sender's to send.
+    """
 
     sku: str
     outbox: Outbox
@@ -52,6 +56,7 @@ class Feed:
     chains: dict[str, Chain] = field(default_factory=dict)
     dirty: bool = False
     waiting: int = 0
+    claimed: bool = False
 
     @classmethod
     def of(cls, sku: str, outbox: Outbox) -> "Feed":

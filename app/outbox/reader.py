@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from app.errors import EXPECTED, FenceRefused, StockChanged, StockCorrupt, StockError
+from app.errors import EXPECTED, FenceRefused, ForeignFence, StockChanged, StockCorrupt, StockError
 from app.outbox.feed import Chain, Feed, Pending
 from app.outbox.gate import Gate
 from app.outbox.state import Parked, Wish, rank
@@ -40,6 +40,7 @@ class Reader:
         self._busy = busy
         self.feeds: dict[str, Feed] = {}
         self.ready: asyncio.Queue[Chain] = asyncio.Queue()
+        self._superseded: FenceRefused | None = None  # by a later sender
         self._looked_at_all = 0.0
         self._rested_s = 0.0  # so far
         self._odd: dict[str, str] = {}  # items that could not be looked at, and why
@@ -123,6 +124,9 @@ class Reader:
                 await self._rest(began)
 
     async def _read_page(self, feed: Feed) -> None:
+        await self._claim(feed)
+        if self.feeds.get(feed.sku) is not feed:
+            return
         page = await self._store.journal(feed.sku, after=feed.read_to or None, limit=_PAGE)
         if self.feeds.get(feed.sku) is not feed:
             return
@@ -170,6 +174,7 @@ class Reader:
                     continue
                 chain = Chain(feed, parked.order, parked=parked)
                 with _apart(feed.sku, odd):
+                    await self._claim(feed)
                     for place in list(parked.places):
                         page = await self._store.journal(
                             feed.sku, after=place.after or None, until=place.entry, limit=1
@@ -192,6 +197,8 @@ class Reader:
         """Note each second how far the events have left. Raises `FenceRefused` if a later sender has been here."""
         while True:
             await asyncio.sleep(_SAVE_EVERY_S)
+            if self._superseded is not None:
+                raise self._superseded
             try:
                 await self.save()
             except (FenceRefused, LockLost):
@@ -210,12 +217,27 @@ class Reader:
                     await self._save_one(feed)
         self._say("noted", odd)
 
+    async def _claim(self, feed: Feed) -> None:
+        """Make sure that an item's events are ours to send, before the first one is read: the store takes a note of us.
+
+        Raises `ForeignFence` for an item whose last sender had its lock from another lock system; others go on.
+        """
+        if not feed.claimed:
+            await self._save_one(feed)
+
     async def _save_one(self, feed: Feed) -> None:
         feed.dirty = False
         text = feed.state.to_text()
         try:
             await self._store.save_outbox(feed.sku, self._fence, replace(feed.outbox, text=text))
-            feed.outbox = replace(feed.outbox, wish="")
+            feed.outbox, feed.claimed = replace(feed.outbox, wish=""), True
+        except ForeignFence:
+            if self.feeds.get(feed.sku) is feed:  # read anew when an operator has unfenced it
+                del self.feeds[feed.sku]
+            raise
+        except FenceRefused as error:
+            self._superseded = error
+            raise
         except StockChanged:  # a new sale has begun
             if self.feeds.get(feed.sku) is feed:
                 del self.feeds[feed.sku]
@@ -239,8 +261,8 @@ class Reader:
 
 @contextlib.contextmanager
 def _apart(sku: str, odd: dict[str, str]) -> Iterator[None]:
-    """Have data of an item that can't be read concern that item only."""
+    """Have data of an item that can't be read, or a fence that isn't ours, concern that item only."""
     try:
         yield
-    except StockCorrupt as error:
+    except (StockCorrupt, ForeignFence) as error:
         odd[sku] = str(error)

@@ -43,8 +43,7 @@ class OutboxView:
     """The sender's state, for people and metrics.
 
     `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
-    `away_s`: since when none has got through although some were tried; `stuck`: items that it
-    can't read or note.
+    `away_s`: since when none has got through although some were tried; `stuck`: items that it can't read or note.
     """
 
     sends: bool = False
@@ -121,7 +120,7 @@ class Sender:
             found.append(f"{view.dead} events are tried no more: `seckill orders events` lists them")
         if view.stuck:
             named = ", ".join(view.stuck[:_NAMED_MAX]) + (", ..." if len(view.stuck) > _NAMED_MAX else "")
-            found.append(f"events of {len(view.stuck)} items wait, as their data is unreadable (see the log): {named}")
+            found.append(f"events of {len(view.stuck)} items can't be read or noted (see the log): {named}")
         return found
 
     async def _stand(self) -> None:

@@ -169,9 +169,9 @@ async def test_the_first_webhook_gets_all(etcd: EtcdMember, valkey: Valkey, shop
 
     shop_end.decide = slowly
     async with selling(etcd, valkey, shop_end, webhook_timeout_ms=60_000):
-        await eventually_async(lambda: len(shop_end.got) >= 600, "all events", within_s=120)
-        assert len(shop_end.got) == 600
-        assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
+        # At least once: on a busy machine the office may change hands.
+        expected = {str(parts(one)): [1, 2] for one in holds}
+        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
         assert 10 < shop_end.most <= 20
 
 
@@ -438,7 +438,7 @@ async def test_an_item_that_cant_be_read(
             valkey.ask("SET", key, "a stranger's")
         refusing = False
         (warning,) = await eventually_async(lambda: shop.sender.warnings, "a warning", until=lambda found: found)
-        assert "unreadable" in warning
+        assert "can't be read" in warning
         assert warning.endswith(": default")
         await held(shop, "ann", sku="zoo")
 
@@ -458,6 +458,28 @@ async def test_an_item_that_cant_be_read(
         assert len(said) == len(set(said))
         assert any("can't be" in one for one in said)
         assert said[-1].endswith(" again")
+
+
+async def test_an_item_that_another_lock_system_fenced(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Its events wait, which is said; those of others are sent, once. Unfenced, it goes on."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        for sku in ("default", "zoo"):
+            await shop.set_stock(sku, 5)
+            await held(shop, "ann", sku=sku)
+    valkey.ask("HSET", "seckill:{default}:outbox", "source", "redis:another", "token", "7")
+    async with selling(etcd, valkey, shop_end) as shop:
+        (warning,) = await eventually_async(lambda: shop.sender.warnings, "a warning", until=lambda found: found)
+        assert warning.endswith(": default")
+        await held(shop, "bob", sku="zoo")
+        await eventually_async(lambda: len(shop_end.got) >= 2, "the others' events")
+        await held(shop, "cyd", sku="zoo")
+        await eventually_async(lambda: len(shop_end.got) >= 3, "the others' events")
+        assert [(one["data"]["sku"], one["data"]["buyer"]) for one in shop_end.got] == [
+            ("zoo", buyer) for buyer in ("ann", "bob", "cyd")
+        ]
+        await shop.unfence("default", by="operator")
+        await eventually_async(lambda: len(shop_end.got) >= 4, "its own event")
+        assert shop.sender.warnings == []
 
 
 async def noted(shop: Any) -> State:
