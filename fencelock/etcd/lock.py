@@ -74,7 +74,8 @@ class EtcdConnection(Connection):
     async def force_release(self, name: str) -> Contender | None:
         while queue := await self.queue(name):
             key, revision = queue[0].key, queue[0].token
-            if (await self.client.txn(created(key, revision), [delete(key)])).succeeded:
+            answer = await self.client.txn(created(key, revision), [delete(key)])
+            if answer.succeeded or answer.again:  # it may have been the try whose answer was lost: take no second one
                 return queue[0]
         return None
 

@@ -55,6 +55,7 @@ class WatchStream:
         self.broken = False
         self._call = stub.Watch(self._sent(), metadata=metadata)
         self._reader = asyncio.get_running_loop().create_task(self._read())
+        self._reader.add_done_callback(lambda _: self._end())  # one that was cancelled before it began has no `finally`
 
     async def _sent(self) -> AsyncIterator[Any]:
         while (request := await self._requests.get()) is not None:

@@ -210,7 +210,7 @@ class Listener:
             pubsub = self._pubsub
             try:
                 async with asyncio.timeout(timeout_s):
-                    if self._task is None:
+                    if self._task is None or self._task.done():  # one that was cancelled before it began has no end
                         self._task = asyncio.get_running_loop().create_task(self._run())
                     elif pubsub is not None:  # else the task is about to subscribe for all
                         await pubsub.psubscribe(pattern)
