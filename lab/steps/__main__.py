@@ -16,17 +16,18 @@ from rich.table import Table
 from fencelock.registry import CLASSES
 from lab.steps import counts, locks, sale
 from lab.steps.play import (
-    ALL_CANCELLED,
     AT_A_MESSAGE,
     AT_AN_AWAIT,
     AWAIT,
     BETWEEN,
+    CANCELLED,
     CUT,
     ENDED,
     FORGETFUL,
     KILLED,
     LATE,
     LOST,
+    REFUSED,
     RESTARTED,
     TAKEN,
     Case,
@@ -43,7 +44,7 @@ LOCKS: Final = tuple(name for name in CLASSES if name not in ("local", "none"))
 OF_A_CHANGE: Final = ("redis", "etcd", "sale")  # what every change runs
 _PAIRS: Final = (LOST, CUT, LATE, ENDED)
 _PAIRED: Final = ("take", "take behind", "purchase", "confirm")
-_MISSED_MOST: Final = 0.25  # of the faults that come to no step: on a busy machine a waiter looks more often, or less
+_MISSED_MOST: Final = 0.5  # of the faults that come to no step: a busy waiter looks more often, or less
 
 
 @dataclass(slots=True)
@@ -115,9 +116,10 @@ class Steps:
                 servers.callback(system.stop)
                 system.start()
             calm = [Case(self._name, one) for one in self._operations() if operation in ("", one)]
-            for result in self._run(calm):
+            for result in self._run([*calm, *calm]):  # the longer one counts: on a busy machine something may be missed
                 violated += self._tell(result)
-                self.tallies[result.case.operation] = Tally(result.steps)
+                before = self.tallies.setdefault(result.case.operation, Tally([]))
+                before.steps = max(before.steps, result.steps, key=len)
             self.tallies = {case.operation: self.tallies[case.operation] for case in calm}
             violated += self._fewer()
             for result in self._run(self._pairs_of() if self._pairs else self._cases()):
@@ -170,16 +172,18 @@ class Steps:
 
     def _faults(self, operation: str, step: Step) -> Iterator[str]:
         if step.name == AWAIT:
-            yield from AT_AN_AWAIT
+            yield from () if operation == locks.IN_A_THREAD else AT_AN_AWAIT
             return
         if self._name == "events":  # many steps, of long runs
-            yield from (LOST, CUT, LATE, ALL_CANCELLED, KILLED)
+            yield from (LOST, CUT, LATE, CANCELLED, KILLED)
             if step.side == Side.ASKED.value and not step.name.startswith("hook"):
                 yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
             return
-        yield from AT_A_MESSAGE
+        yield from (fault for fault in AT_A_MESSAGE if operation != locks.IN_A_THREAD or fault not in AT_AN_AWAIT)
         yield ENDED
         yield RESTARTED
+        if self._systems[step.name.partition(" ")[0]].can_refuse and step.side == Side.ASKED.value:
+            yield REFUSED
         if step.side == Side.ANSWERED.value and self._systems[step.name.partition(" ")[0]].can_forget:
             yield FORGETFUL
         if self._is_sale:

@@ -310,6 +310,17 @@ async def _hold(play: LockPlay) -> None:
         await asyncio.sleep(TTL_S * 1.8)
 
 
+async def _in_a_thread(play: LockPlay) -> None:
+    """Take a lock in a thread, and give it back."""
+
+    def take() -> None:
+        with play.a.lock(play.name).holding(wait_s=PATIENCE_S) as grant:
+            held = play.told("A", grant)
+            held.ended = True
+
+    await asyncio.to_thread(take)
+
+
 async def _session(play: LockPlay) -> None:
     """Begin a session, take two locks under it, and end it."""
     async with play.a.aio.session(ttl_s=TTL_S) as session:
@@ -337,6 +348,7 @@ def has(system: str, operation: str) -> bool:
     return operation != "campaign" or backend_class(system).guarantees.elects
 
 
+IN_A_THREAD: Final = "take in a thread"
 BEHIND: Final = ("take behind", "give up")
 OPERATIONS: Final[dict[str, Operation]] = {
     "take": _take,
@@ -344,6 +356,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "give up": _give_up,
     "re-enter": _re_enter,
     "hold": _hold,
+    IN_A_THREAD: _in_a_thread,
     "session": _session,
     "campaign": _campaign,
 }

@@ -28,7 +28,7 @@ TTL_S: Final = 2.0
 TIMEOUT_S: Final = 0.8
 PATIENCE_S: Final = 15.0  # of the judge, for what must come to pass; on a busy machine it takes its time
 _LOOK_EVERY_S: Final = 0.02
-_QUIET_S: Final = 0.08
+_QUIET_S: Final = 0.25
 AWAIT: Final = "await"
 
 # At a message, and at an await.
@@ -38,6 +38,7 @@ CANCELLED, ALL_CANCELLED, LOOP_ENDS, KILLED = "cancelled", "all cancelled", "loo
 CANCELLED_LOST = "all cancelled, and it is lost"
 AS_ANSWERED = "cancelled as it is answered"
 RESTARTED, FORGETFUL = "restarted", "restarted without its last write"
+REFUSED = "refused"
 BETWEEN = "between: "  # and the name of another operation
 AT_A_MESSAGE: Final = (
     *(LOST, CUT, LATE, AFTER_LEASE),
@@ -134,6 +135,7 @@ class Play(ABC):
         self.killed = False
         self.alive = True  # the actor's loop goes on
         self.closed = False  # an earlier one was closed
+        self._refusing: asyncio.Task[None] | None = None
         self._over = threading.Event()  # the operation, or the actor
         self._left = threading.Event()  # the actor's loop is closed
         self._ready = threading.Event()
@@ -273,7 +275,7 @@ class Play(ABC):
         self.wire, self.let_go = Wire(), asyncio.Event()
         self._others = asyncio.Lock()  # somebody else's command, or a restart, is under way
         others: asyncio.Task[None] | None = None
-        own = self.wants_own or any(fault in (RESTARTED, FORGETFUL) for _, fault in self._strikes)
+        own = self.wants_own or any(fault in (RESTARTED, FORGETFUL, REFUSED) for _, fault in self._strikes)
         try:
             if own:  # others would suffer, too
                 await asyncio.to_thread(self._start_own)
@@ -291,6 +293,10 @@ class Play(ABC):
             self.wire.counting = False
             async with self._others:
                 pass
+            if self._refusing is not None:
+                await self._refusing
+            if self.wire.failed:
+                self.violated(self.wire.failed)
             if judge:
                 await self.judge()
         finally:
@@ -327,7 +333,7 @@ class Play(ABC):
         """Wait until the actor says nothing more: it waits for somebody."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        while loop.time() - max(self.wire.heard_at, begin) < _QUIET_S:  # noqa: ASYNC110 - of what doesn't happen
+        while not self.wire.steps or loop.time() - max(self.wire.heard_at, begin) < _QUIET_S:  # noqa: ASYNC110 - of what doesn't happen
             await asyncio.sleep(_QUIET_S / 4)
 
     # -- the actor -----------------------------------------------------------------------------------------------------
@@ -402,6 +408,7 @@ class Play(ABC):
 
     async def _struck_by(self, step: Step, fault: str, connection: Connection) -> Do:  # noqa: PLR0912
         asked = step.side == Side.ASKED.value
+        system = self.systems.get(step.name.partition(" ")[0], self.systems["lock"])  # a receiver is no system
         if fault.startswith(BETWEEN):
             async with self._others:
                 await self.between(fault.removeprefix(BETWEEN))
@@ -438,12 +445,20 @@ class Play(ABC):
                 # Its last word: what it knew.
                 self.tell_parent()
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "refused":
+                async with self._others:
+                    await asyncio.to_thread(system.refuse, True)
+                    self._refusing = asyncio.create_task(self._admit(system))
             case "restarted" | "restarted without its last write":
-                await self._restart(self.systems[step.name.partition(" ")[0]], forget=fault == FORGETFUL)
+                await self._restart(system, forget=fault == FORGETFUL)
                 return Do.CUT if fault == FORGETFUL else Do.PASS
             case _:
                 raise ValueError(f"no such fault: {fault}")
         return Do.PASS
+
+    async def _admit(self, system: System) -> None:
+        await asyncio.sleep(TIMEOUT_S / 2)
+        await asyncio.to_thread(system.refuse, False)
 
     async def _restart(self, system: System, *, forget: bool) -> None:
         async with self._others:

@@ -26,6 +26,7 @@ class System(ABC):
 
     protocol: type[Protocol]
     ways = 1
+    can_refuse = False  # whether it can be had to refuse all that it is asked to write
     can_forget = False  # whether its last write can be taken from it
     outlives_its_loop = False  # whether the client's sockets stay open when their event loop is closed
 
@@ -46,6 +47,9 @@ class System(ABC):
     def copy(self) -> "System":
         """Return other servers of this kind."""
         return type(self)(self.name)
+
+    def refuse(self, refuses: bool) -> None:  # noqa: B027 - some can't
+        """Have the servers refuse what they are asked to write, or no longer."""
 
     def remember(self) -> None:  # noqa: B027 - most can't forget
         """Note what they have on disk now."""
@@ -101,7 +105,7 @@ class Redis(System):
     """A Valkey for locks; `count`: several of them, for redlock."""
 
     protocol = Resp
-    can_forget = True
+    can_refuse = can_forget = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -112,6 +116,11 @@ class Redis(System):
     def remember(self) -> None:
         """See `System`."""
         self._sizes = {log: log.stat().st_size for one in self.servers for log in one.directory.rglob("*.incr.aof")}
+
+    def refuse(self, refuses: bool) -> None:
+        """See `System`: their memory is full."""
+        for server in self.servers:
+            ask(server.port, "CONFIG", "SET", "maxmemory", "1" if refuses else "0")
 
     def _forget(self) -> None:
         for log, size in self._sizes.items():
@@ -148,6 +157,7 @@ class Etcd(System):
     """An etcd of one member, behind two addresses: what is not answered at one is asked at the other."""
 
     protocol = Grpc
+    can_refuse = True
     ways = 2
     outlives_its_loop = True  # gRPC has threads of its own
 
@@ -158,6 +168,11 @@ class Etcd(System):
     def url(self, ports: Sequence[int]) -> str:
         """See `System`."""
         return f"{self.name.replace('-', '+', 1)}://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def refuse(self, refuses: bool) -> None:
+        """See `System`: its database is full."""
+        action = "ACTIVATE" if refuses else "DEACTIVATE"
+        self.servers[0].ask("maintenance/alarm", action=action, alarm="NOSPACE")
 
     async def end_leases(self, wire: Wire, name: str) -> bool:
         """See `System`."""
@@ -249,14 +264,14 @@ class MySqlLocks(System):
     def _end(self, name: str) -> bool:
         dirty = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
         if self.name == "mysql-row":
-            found = self.ask(dirty, "SELECT who FROM fencelock_locks WHERE name = %s", name)
+            found = self.ask(dirty, "SELECT host FROM fencelock_locks WHERE name = %s", name)
             if not any(ACTOR in str(who) for (who,) in found):
                 return False
             past = "expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND"
             self.ask(f"UPDATE fencelock_locks SET {past} WHERE name = %s", name)  # noqa: S608
             return True
         had = False
-        for session, who in self.ask(dirty, "SELECT session, who FROM fencelock_rows WHERE name = %s", name):
+        for session, who in self.ask(dirty, "SELECT session, host FROM fencelock_rows WHERE name = %s", name):
             if session is not None and ACTOR in str(who):
                 with suppress(Exception):
                     self.ask(f"KILL {session}")

@@ -73,6 +73,7 @@ class Wire:
         self.aims: dict[Step, Strike] = {}
         self.struck = False
         self.struck_at = 0.0
+        self.failed = ""
         self.counting = True
         self.heard_at = 0.0  # the moment of the last step, by the loop's clock
         self.open: set[Connection] = set()
@@ -170,4 +171,8 @@ class Wire:
         if (strike := self.aims.pop(step, None)) is None:
             return Do.PASS
         self.struck, self.struck_at = True, self.heard_at
-        return await strike(connection)
+        try:
+            return await strike(connection)
+        except Exception as error:
+            self.failed = f"the harness: {error!r}"  # else a fault that never was would look like one that was borne
+            return Do.CUT
