@@ -65,12 +65,6 @@ HUNG_UP = """
 from app.sale.queue import Entry
 Entry.wanted = property(lambda self: True)
 """
-NOT_GIVEN_BACK = """
-from fencelock.renewer import Renewer
-async def hand_back(self, lease, timeout_s):
-    return None
-Renewer.hand_back = hand_back
-"""
 DEAF_TO_ITS_LOSS = """
 from fencelock.lease import Lease
 Lease.lose = lambda self, reason: None
@@ -83,7 +77,6 @@ Lease.lose = lambda self, reason: None
     [
         pytest.param(IN_DOUBT, "sale", "purchase without a key / store commit", id="what is in doubt is served again"),
         pytest.param(HUNG_UP, "sale", "hang up / store prepare", id="who has hung up is sold to"),
-        pytest.param(NOT_GIVEN_BACK, "redis", "take / await 1", id="a cancelled caller keeps its lock"),
         pytest.param(DEAF_TO_ITS_LOSS, "redis", "hold / lock renew 1 asked", id="nobody is told of a loss"),
     ],
 )
