@@ -61,8 +61,11 @@ class Reader:
             self._looked_at_all = time.monotonic() + max(_ALL_EVERY_S, rest_s)
         else:
             await self._look_at_ends(list(self.feeds))
+        await self._claim_all()
         odd = self._odd.copy()
-        while behind := [feed for feed in self.feeds.values() if feed.last != feed.read_to and feed.sku not in odd]:
+        while behind := [
+            feed for feed in self.feeds.values() if feed.claimed and feed.last != feed.read_to and feed.sku not in odd
+        ]:
             for feed in behind:
                 if not self._has_room:
                     break
@@ -123,10 +126,19 @@ class Reader:
             if len(skus) > _SKUS_AT_ONCE:
                 await self._rest(began)
 
+    async def _claim_all(self) -> None:
+        """Make sure that events are ours to send, before the first one of an item is: the store takes a note of us.
+
+        An item whose last sender had its lock from another lock system is left alone until the next look at all.
+        """
+        for feed in list(self.feeds.values()):
+            if not feed.claimed and (feed.state.parked or feed.last != feed.read_to):
+                began = time.monotonic()
+                with _apart(feed.sku, self._odd):
+                    await self._save_one(feed)
+                await self._rest(began)
+
     async def _read_page(self, feed: Feed) -> None:
-        await self._claim(feed)
-        if self.feeds.get(feed.sku) is not feed:
-            return
         page = await self._store.journal(feed.sku, after=feed.read_to or None, limit=_PAGE)
         if self.feeds.get(feed.sku) is not feed:
             return
@@ -174,7 +186,6 @@ class Reader:
                     continue
                 chain = Chain(feed, parked.order, parked=parked)
                 with _apart(feed.sku, odd):
-                    await self._claim(feed)
                     for place in list(parked.places):
                         page = await self._store.journal(
                             feed.sku, after=place.after or None, until=place.entry, limit=1
@@ -191,7 +202,7 @@ class Reader:
     def _rests(self, feed: Feed, parked: Parked) -> bool:
         """Return whether a parked order is due, and nobody has taken it up."""
         known = self.feeds.get(feed.sku) is feed and feed.state.parked.get(parked.order) is parked
-        return known and parked.is_due(time.time()) and parked.order not in feed.chains
+        return known and feed.claimed and parked.is_due(time.time()) and parked.order not in feed.chains
 
     async def save_forever(self) -> None:
         """Note each second how far the events have left. Raises `FenceRefused` if a later sender has been here."""
@@ -216,14 +227,6 @@ class Reader:
                 with _apart(feed.sku, odd):
                     await self._save_one(feed)
         self._say("noted", odd)
-
-    async def _claim(self, feed: Feed) -> None:
-        """Make sure that an item's events are ours to send, before the first one is read: the store takes a note of us.
-
-        Raises `ForeignFence` for an item whose last sender had its lock from another lock system; others go on.
-        """
-        if not feed.claimed:
-            await self._save_one(feed)
 
     async def _save_one(self, feed: Feed) -> None:
         feed.dirty = False

@@ -20,6 +20,7 @@ from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
 from app.outbox import State, Wish
 from app.stock import Fence, Outbox
+from app.stock.redis.store import RedisStockStore
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from tests.harness.receiver import Receiver, receiver
@@ -460,8 +461,25 @@ async def test_an_item_that_cant_be_read(
         assert said[-1].endswith(" again")
 
 
-async def test_an_item_that_another_lock_system_fenced(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """Its events wait, which is said; those of others are sent, once. Unfenced, it goes on."""
+async def test_an_item_that_another_lock_system_fenced(
+    etcd: EtcdMember,
+    valkey: Valkey,
+    shop_end: Receiver,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its events wait, which is said once; those of others are sent, once. Unfenced, it goes on."""
+    refused, save = [], RedisStockStore.save_outbox
+
+    async def save_outbox(self: RedisStockStore, sku: str, fence: Fence, outbox: Outbox) -> None:
+        try:
+            await save(self, sku, fence, outbox)
+        except ForeignFence:
+            refused.append(sku)
+            raise
+
+    monkeypatch.setattr(RedisStockStore, "save_outbox", save_outbox)
+    caplog.set_level("INFO", "app.outbox")
     async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
         for sku in ("default", "zoo"):
             await shop.set_stock(sku, 5)
@@ -477,6 +495,9 @@ async def test_an_item_that_another_lock_system_fenced(etcd: EtcdMember, valkey:
         assert [(one["data"]["sku"], one["data"]["buyer"]) for one in shop_end.got] == [
             ("zoo", buyer) for buyer in ("ann", "bob", "cyd")
         ]
+        await eventually_async(lambda: len(refused) >= 4, "it is tried now and then")
+        assert shop.sender.warnings == [warning]
+        assert len([one for one in caplog.records if one.getMessage().startswith("events of default ")]) == 1
         await shop.unfence("default", by="operator")
         await eventually_async(lambda: len(shop_end.got) >= 4, "its own event")
         assert shop.sender.warnings == []
