@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import math
 import threading
 import time
@@ -51,6 +50,7 @@ class LockPlay(Play):
         """See `Play`."""
         system = self.systems["lock"]
         self.system = system
+        self.outlives_its_loop = system.outlives_its_loop
         self.url = await system.tapped(self.wire, "lock")
         self.helds: list[Held] = []
         self.tokens: list[int] = []
@@ -196,8 +196,8 @@ class LockPlay(Play):
             self.violated(f"a third one doesn't get it: {error!r}")
         await self.b.aio.close()
         if self.alive:
-            await self._shut_a()
-        await self._nothing_is_left()
+            await self.close_actor()
+        await self.nothing_is_left(self.system)
 
     async def _set_up_again(self) -> None:
         self.system = self.systems["lock"]
@@ -237,40 +237,10 @@ class LockPlay(Play):
                 return
         self.violated(f"A's client doesn't get it any more: {last!r}")
 
-    async def _shut_a(self) -> None:
-        try:
-            await self.on_actor(self.shut)
-        except TimeoutError:
-            self.violated("A's client can't be closed")
-            return
-        except BaseException as error:
-            self.violated(f"closing raised {error!r}")
-            return
-        self.helds, self.raised = [], None  # which keep alive what is of a closed loop
-        del self.lock, self._operation
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            await self.on_actor(_collect)
-            tasks = [task for task in asyncio.all_tasks(self.loop) if task not in self._ours]
-            if not tasks and (not self.wire.open or (self.closed and self.system.outlives_its_loop)):
-                return
-            await asyncio.sleep(_LOOK_EVERY_S)
-        if tasks:
-            self.violated(f"{len(tasks)} tasks of A go on: {tasks[0].get_coro()}")
-        elif self.wire.open:
-            self.violated(f"{len(self.wire.open)} connections of A stay open")
-
-    async def _nothing_is_left(self) -> None:
-        until = time.monotonic() + TTL_S + PATIENCE_S
-        while left := await self.system.left(self.wire, self.name):
-            if time.monotonic() > until:
-                self.violated(f"left behind: {left}")
-                return
-            await asyncio.sleep(_LOOK_EVERY_S)
-
-
-async def _collect() -> None:
-    gc.collect()
+    def forget(self) -> None:
+        """See `Play`."""
+        self.helds = []
+        del self.lock
 
 
 # -- the operations ----------------------------------------------------------------------------------------------------

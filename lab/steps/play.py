@@ -8,6 +8,7 @@ one in a second thread, so that they go on when the first one is closed.
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import pickle
@@ -112,6 +113,10 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+async def _collect() -> None:
+    gc.collect()
+
+
 async def _drive(driven: Driven) -> None:
     await driven
 
@@ -120,6 +125,7 @@ class Play(ABC):
     """A run of a case. `name`: a name that no other run has."""
 
     allowed: tuple[type[BaseException], ...] = ()
+    outlives_its_loop = False  # whether connections of a loop that was closed may stay open
     wants_own = False  # servers of its own, as the operation is about all that is on them
 
     def __init__(self, case: Case, name: str, systems: dict[str, System]) -> None:
@@ -167,6 +173,10 @@ class Play(ABC):
     @abstractmethod
     async def shut(self) -> None:
         """Close what is the actor's; on its loop, if that goes on."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop what keeps alive what was the actor's."""
 
     async def meanwhile(self) -> None:  # noqa: B027
         """Do what others do while the operation is under way; on the stage."""
@@ -398,6 +408,40 @@ class Play(ABC):
             return await work()
 
         return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.loop)), within_s)
+
+    async def close_actor(self) -> None:
+        """Close what is the actor's; nothing of it may go on, and no connection stay open."""
+        try:
+            await self.on_actor(self.shut)
+        except TimeoutError:
+            self.violated("A can't be closed")
+            return
+        except BaseException as error:
+            self.violated(f"closing raised {error!r}")
+            return
+        self.forget()
+        self.raised = None
+        del self._operation
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            await self.on_actor(_collect)
+            tasks = [task for task in asyncio.all_tasks(self.loop) if task not in self._ours]
+            if not tasks and (not self.wire.open or (self.closed and self.outlives_its_loop)):
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+        if tasks:
+            self.violated(f"{len(tasks)} tasks of A go on: {tasks[0].get_coro()}")
+        elif self.wire.open:
+            self.violated(f"{len(self.wire.open)} connections of A stay open")
+
+    async def nothing_is_left(self, system: System) -> None:
+        """Wait until nothing of the run is on the lock's servers any more."""
+        until = time.monotonic() + TTL_S + PATIENCE_S
+        while left := await system.left(self.wire, self.name):
+            if time.monotonic() > until:
+                self.violated(f"left behind: {left}")
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _dismiss(self) -> None:
         if self.alive and hasattr(self, "_leave"):

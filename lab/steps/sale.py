@@ -87,6 +87,7 @@ class SalePlay(Play):
     """A run of an operation of the sale: A, the actor's instance, goes through the wire, and B's does not."""
 
     allowed = EXPECTED
+    outlives_its_loop = True  # nobody closes the sale of a loop that was closed under it
 
     @property
     def wants_own(self) -> bool:  # type: ignore[override]
@@ -237,7 +238,7 @@ class SalePlay(Play):
 
     # -- the judge -----------------------------------------------------------------------------------------------------
 
-    async def judge(self) -> None:  # noqa: PLR0912
+    async def judge(self) -> None:
         """See `Play`."""
         self.wire.heal()
         if self.killed:
@@ -270,17 +271,11 @@ class SalePlay(Play):
             await self.send_the_rest()
         await self._books()
         if self.alive:
-            await self._shut_a()
+            await self.close_actor()
         await self._b.aclose()
-        lock = self.systems["lock"]
-        if any(fault in ("late", "after the lease") for _, fault in self._strikes):
-            return  # a place that came late into a queue is thrown out by the next one who comes
-        until = time.monotonic() + TTL_S + PATIENCE_S
-        while left := await lock.left(self.wire, self.name):
-            if time.monotonic() > until:
-                self.violated(f"left behind: {left}")
-                break
-            await asyncio.sleep(_LOOK_EVERY_S)
+        if not any(fault in ("late", "after the lease") for _, fault in self._strikes):
+            # Else: a place that came late into a queue is thrown out by the next one who comes.
+            await self.nothing_is_left(self.systems["lock"])
 
     def _another(self, who: str) -> Command:
         if self.operation.before is _unpriced:
@@ -356,27 +351,9 @@ class SalePlay(Play):
         if not anew and initial not in units:
             self.violated(f"there are {initial} units, and {units} should be")
 
-    async def _shut_a(self) -> None:
-        try:
-            await self.on_actor(self.shut)
-        except TimeoutError:
-            self.violated("A's instance can't be closed")
-            return
-        except BaseException as error:
-            self.violated(f"closing raised {error!r}")
-            return
-        del self.a, self._a, self._operation
-        self.raised = None
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            tasks = [task for task in asyncio.all_tasks(self.loop) if task not in self._ours]
-            if not tasks and (not self.wire.open or self.closed):
-                return
-            await asyncio.sleep(_LOOK_EVERY_S)
-        if tasks:
-            self.violated(f"{len(tasks)} tasks of A go on: {tasks[0].get_coro()}")
-        elif self.wire.open:
-            self.violated(f"{len(self.wire.open)} connections of A stay open")
+    def forget(self) -> None:
+        """See `Play`."""
+        del self.a, self._a
 
     # -- events --------------------------------------------------------------------------------------------------------
 
