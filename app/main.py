@@ -29,7 +29,7 @@ from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
 from app.web.parameters import KNOWN_PARAMETERS
 from app.web.sse import Feeds
 from app.web.state import Ready, State
-from app.wiring import about, catalogue_of, check_together, open_sale, traces_of, webhook_of
+from app.wiring import about, catalogue_of, check_together, open_sale, refunds_of, traces_of, webhook_of
 from fencelock.url import LockUrl
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     signed = signed_buyers(settings)
     shown = catalogue_of(settings)
     webhook_of(settings)
+    refunds_of(settings)
     callbacks = payments.callbacks(
         *(one.get_secret_value() if one else None for one in (settings.payments_secret, settings.stripe_secret))
     )
@@ -137,6 +138,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 callbacks=callbacks,
                 auditor=sale.auditor,
                 sender=sale.sender,
+                cashier=sale.cashier,
             )
             try:
                 yield {"seckill": state, "control": Control(room, TtlCache(picture))}

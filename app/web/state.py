@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from fastapi import Request
 
 from app.audit import Auditor, AuditVerdict
+from app.cashier import Cashier
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.outbox import Sender
 from app.sale import Shop
@@ -64,6 +65,7 @@ class State:
     callbacks: Mapping[str, Callable[[bytes, Mapping[str, str]], Any]]
     auditor: Auditor | None = None
     sender: Sender | None = None
+    cashier: Cashier | None = None
     pay_url: str = ""
     request_ids: bool = False
     only_shop_holds: bool = False
