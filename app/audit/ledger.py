@@ -7,7 +7,10 @@ from app.orders import Event, EventKind, OrderId, Units
 from app.stock import Level
 
 _ABOUT_PAYMENTS: Final = frozenset(
-    (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH, EventKind.CONFIRMED, EventKind.REFUNDED)
+    (
+        *(EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH, EventKind.CONFIRMED, EventKind.REFUNDED),
+        EventKind.REFUND_FAILED,
+    )
 )
 _MOST: Final = 10  # violations of orders that are described; one cause may have thousands
 
@@ -79,12 +82,18 @@ class Ledger:
 
     def _note_payments(self, event: Event) -> None:
         order, facts = event.order, event.facts
-        if event.kind in (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH):
-            self._owed.add((order, facts["payment_ref"]))
+        if event.kind in (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH, EventKind.REFUND_FAILED):
+            self._owed.add((order, facts.get("part", facts["payment_ref"])))
         elif event.kind is EventKind.CONFIRMED:
             self._owed.discard((order, facts.get("payment_ref", "")))
-        elif facts.get("about") != "part":
-            self._owed.difference_update((order, ref) for ref in facts.get("payment_refs", ()))
+        elif facts.get("about") in ("part", "units"):
+            self._owed.discard((order, facts.get("message", "")))
+            if "part" in facts:  # the money of some units is still to be given back
+                self._owed.add((order, facts["part"]))
+        else:
+            done = (*facts.get("payment_refs", ()), *facts.get("parts", ()))
+            self._owed.difference_update((order, name) for name in done)
+            self._owed.update((order, ref) for ref in facts.get("refunds_due", ()))
 
     def _violate(self, text: str) -> None:
         if len(self._violations) < _MOST:
@@ -118,7 +127,7 @@ class Ledger:
 
 def _moves(event: Event) -> Units:
     """The units that such an event moves."""
-    quantity = event.quantity
+    quantity = event.facts.get("units", event.quantity)  # some of them, or all
     match event.kind:
         case EventKind.SOLD:
             return Units(-quantity, 0, quantity)

@@ -1,6 +1,7 @@
 """`seckill orders` and `seckill buyers`: an operator finds an order, and answers its buyer."""
 
 import asyncio
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from app import money
 from app.cli import tables
 from app.cli.common import By, Json, Yes, print_json, with_sale
 from app.cli.questions import name_of, whole_file
@@ -24,8 +26,10 @@ from app.wiring import Sale
 orders = typer.Typer(help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True)
 buyers = typer.Typer(help="What is kept of buyers.", no_args_is_help=True)
 
+_NAME_BYTES: Final = 8  # of a part that is given back
 _STATES: Final = (*(str(state) for state in OrderState), "attention")
 Sku = Annotated[str | None, typer.Option(help="The item; all of them without.")]
+Some = Annotated[int | None, typer.Option(min=1, help="Only so many of its units.")]
 Number = Annotated[str, typer.Argument(help="The order's number: its id, or the part of it before the secret.")]
 
 
@@ -168,16 +172,19 @@ def orders_export(
 
 
 @orders.command("cancel")
-def orders_cancel(number: Number, yes: Yes = False, by: By = "", as_json: Json = False) -> None:
+def orders_cancel(number: Number, units: Some = None, yes: Yes = False, by: By = "", as_json: Json = False) -> None:
     """Give back the units that an order holds. A paid order is a case for `refund`. Exit status 1: not done."""
+    message = secrets.token_hex(_NAME_BYTES) if units else None
 
     async def cancel(sale: Sale) -> tuple[Answer, Order]:
         order = await _numbered(sale, number)
         if not yes:
-            typer.confirm(f"Cancel {_told(order)}?", abort=True, err=True)
-        return await sale.orders.cancel(order, by=name_of(by)), await _numbered(sale, number)
+            what = f"{units} of {_told(order)}" if units else _told(order)
+            typer.confirm(f"Cancel {what}?", abort=True, err=True)
+        answer = await sale.orders.cancel(order, by=name_of(by), units=units, message=message)
+        return answer, await _numbered(sale, number)
 
-    _done(*with_sale(cancel), as_json, ("cancelled", "already_cancelled"))
+    _done(*with_sale(cancel), as_json, ("cancelled", "partly_cancelled", "already_cancelled"))
 
 
 @orders.command("refund")
@@ -187,25 +194,45 @@ def orders_refund(
     payment: Annotated[
         str | None, typer.Option(help="Which payment; the order's own without, or all that are due.")
     ] = None,
+    amount: Annotated[str | None, typer.Option(help="A part of the payment only, such as 5.00EUR.")] = None,
+    units: Some = None,
+    later: Annotated[bool, typer.Option("--later", help="The money is still to be given back: it is owed.")] = False,
     yes: Yes = False,
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Note that money was given back: the provider does that, not this command. Exit status 1: nothing was noted."""
+    """Note that money was given back: the provider does that, not this command. Exit status 1: nothing was noted.
+
+    Parts add up, and end the order when all of the payment was given back.
+    """
+    part: dict[str, Any] = {"later": later, "units": units}
+    if amount is not None:
+        try:
+            part["amount"], part["currency"] = money.read(amount)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--amount") from None
+    if amount is not None or units:
+        part["message"] = secrets.token_hex(_NAME_BYTES)
 
     async def refund(sale: Sale) -> tuple[Answer, Order]:
         order = await _numbered(sale, number)
         again = restock
+        if part.get("currency") not in (None, order.record.currency):
+            raise typer.BadParameter(f"the order is in {order.record.currency or 'no currency'}", param_hint="--amount")
+        if again is None and amount is not None and not units:
+            again = False
         if again is None:
             if yes:
                 raise typer.BadParameter("say --restock or --no-restock", param_hint="--yes")
             again = typer.confirm("Are its units to be sold again?", err=True)
         if not yes:
-            typer.confirm(f"Was the money given back for {_told(order)}?", abort=True, err=True)
-        answer = await sale.orders.refund(order, restock=again, payment_ref=payment, by=name_of(by))
-        return answer, await _numbered(sale, number)
+            what = f"{f'{units} of ' if units else ''}{_told(order)}"
+            asked = "Is money to be given back for" if later else f"Was {amount or 'the money'} given back for"
+            typer.confirm(f"{asked} {what}?", abort=True, err=True)
+        about = {"payment_ref": payment, "by": name_of(by), **part}
+        return await sale.orders.refund(order, restock=again, **about), await _numbered(sale, number)
 
-    _done(*with_sale(refund), as_json, ("refunded", "already_refunded"))
+    _done(*with_sale(refund), as_json, ("refunded", "partly_refunded", "already_refunded"))
 
 
 @buyers.command("erase")

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from app.errors import ItemNotPossible, UnknownItem
 from app.operator.stock import tell
@@ -46,13 +47,15 @@ class OrderAdmin:
         """All events of an order, oldest first."""
         return await self._store.history(order.sku, order.record.number)
 
-    async def cancel(self, order: Order, *, by: str) -> Answer:
-        """Give back what an order holds. Raises what `Shop.submit` raises."""
-        return await self._shop.submit(Cancel(*order.id, by))
+    async def cancel(self, order: Order, *, by: str, units: int | None = None, message: str | None = None) -> Answer:
+        """Give back what an order holds, or some units of it (see `Cancel`). Raises what `Shop.submit` raises."""
+        return await self._shop.submit(Cancel(*order.id, by, units=units, message=message))
 
-    async def refund(self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str) -> Answer:
-        """Note that money was given back. Raises what `Shop.submit` raises."""
-        return await self._shop.submit(Refund(*order.id, restock, payment_ref, by))
+    async def refund(
+        self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str, **about: Any
+    ) -> Answer:
+        """Note that money was given back. `about`: see `Refund`. Raises what `Shop.submit` raises."""
+        return await self._shop.submit(Refund(*order.id, restock, payment_ref, by, **about))
 
     async def erase(self, sku: str, buyer: str, *, by: str = "", wait_s: float = 10.0) -> int:
         """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""

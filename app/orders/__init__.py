@@ -13,7 +13,8 @@ the journal the store keeps how each order stands: its record. A payment that is
 changes no state; it is an event, and waits until an operator has given it back.
 
 `id` knows how an order is called, `record` how it stands, `terms` on what conditions an item is sold, `commands` what
-may be asked, `snapshot` on what is decided, `decision` the rule, and `view` how people and programs are shown an order.
+may be asked, `snapshot` on what is decided, `decision` the rule, `refunds` the part of it that is about money that goes
+back, and `view` how people and programs are shown an order.
 """
 
 from app.orders.commands import (
@@ -29,12 +30,16 @@ from app.orders.commands import (
     ExtendOutcome,
     Hold,
     HoldOutcome,
+    Incident,
+    IncidentOutcome,
     Notice,
     OrderCommand,
     Outcome,
     Purchase,
     Refund,
     RefundOutcome,
+    RequestOutcome,
+    RequestRefund,
 )
 from app.orders.decision import decide
 from app.orders.id import DEFAULT_SKU, SKU_PATTERN, OrderId, new_secrets
@@ -95,6 +100,8 @@ __all__ = [
     "ExtendOutcome",
     "Hold",
     "HoldOutcome",
+    "Incident",
+    "IncidentOutcome",
     "Notice",
     "Order",
     "OrderChange",
@@ -107,6 +114,8 @@ __all__ = [
     "Record",
     "Refund",
     "RefundOutcome",
+    "RequestOutcome",
+    "RequestRefund",
     "Settled",
     "Snapshot",
     "Terms",

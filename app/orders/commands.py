@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from app.orders.id import DEFAULT_SKU, OrderId
-from app.orders.record import Record
+from app.orders.record import EventKind, Record
 
 
 class Outcome(StrEnum):
@@ -60,9 +60,14 @@ class ExtendOutcome(StrEnum):
 
 
 class CancelOutcome(StrEnum):
-    """The outcome of a cancellation. A confirmed order stays: its money has to be given back first (a refund)."""
+    """The outcome of a cancellation. A confirmed order stays: its money has to be given back first (a refund).
+
+    `partly_cancelled`: some of the units; `too_much`: more than there are, so that nothing was done.
+    """
 
     CANCELLED = "cancelled"
+    PARTLY_CANCELLED = "partly_cancelled"
+    TOO_MUCH = "too_much"
     ALREADY_CANCELLED = "already_cancelled"
     CONFIRMED = "confirmed"
     EXPIRED = "expired"
@@ -71,14 +76,33 @@ class CancelOutcome(StrEnum):
 
 
 class RefundOutcome(StrEnum):
-    """The outcome of a refund. `partly_refunded`: a part of a payment, which ends nothing; `nothing_due`: nothing was
-    paid that could be given back.
+    """The outcome of a refund. `partly_refunded`: a part of a payment, or some of the units, which ends nothing;
+    `too_much`: more than is left of the payment, or more units than there are, so that nothing was noted;
+    `nothing_due`: nothing was paid that could be given back.
     """
 
     REFUNDED = "refunded"
     PARTLY_REFUNDED = "partly_refunded"
+    TOO_MUCH = "too_much"
     ALREADY_REFUNDED = "already_refunded"
     NOTHING_DUE = "nothing_due"
+    NOT_FOUND = "not_found"
+
+
+class RequestOutcome(StrEnum):
+    """The outcome of a wish that the provider is asked for a refund."""
+
+    REQUESTED = "requested"
+    ALREADY_REQUESTED = "already_requested"
+    NOTHING_DUE = "nothing_due"
+    NOT_FOUND = "not_found"
+
+
+class IncidentOutcome(StrEnum):
+    """The outcome of a report on a payment that changes no units."""
+
+    NOTED = "noted"
+    ALREADY_NOTED = "already_noted"
     NOT_FOUND = "not_found"
 
 
@@ -96,7 +120,16 @@ class Notice(StrEnum):
 
 
 AnyOutcome: TypeAlias = (
-    Outcome | HoldOutcome | ConfirmOutcome | ExtendOutcome | CancelOutcome | RefundOutcome | ExpiryOutcome | Notice
+    Outcome
+    | HoldOutcome
+    | ConfirmOutcome
+    | ExtendOutcome
+    | CancelOutcome
+    | RefundOutcome
+    | RequestOutcome
+    | IncidentOutcome
+    | ExpiryOutcome
+    | Notice
 )
 
 
@@ -133,7 +166,11 @@ class Hold(NamedTuple):
 
 
 class Confirm(NamedTuple):
-    """A payment for an order has come: `amount` in the minor unit of `currency`, None if that is not said."""
+    """A payment for an order has come: `amount` in the minor unit of `currency`, None if that is not said.
+
+    `subtotal`: of the amount, what is for the units, if tax, shipping or a discount are in it: it is compared with the
+    price. `paid_at`: when it was made by the provider's clock, in seconds since 1970.
+    """
 
     sku: str
     number: str
@@ -142,6 +179,8 @@ class Confirm(NamedTuple):
     amount: int | None = None
     currency: str | None = None
     key: str | None = None
+    subtotal: int | None = None
+    paid_at: float | None = None
 
 
 class Extend(NamedTuple):
@@ -154,21 +193,28 @@ class Extend(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The buyer wants the units no more. `by`: the operator, if one cancels for them."""
+    """The buyer wants the units no more. `by`: the operator, if one cancels for them.
+
+    `units`: only so many of them; a second wish with the same `message` is the same one.
+    """
 
     sku: str
     number: str
     secret: str
     by: str = ""
     key: str | None = None
+    units: int | None = None
+    message: str | None = None
 
 
 class Refund(NamedTuple):
     """Money was given back. `payment_ref`: which payment, None: that of the order, or all that are due.
 
     `amount`: how much of it, in the minor unit of `currency` (None: that of the order); None: all. `part`: whatever the
-    amount is, it is not the whole payment. `message`: the name of the notice of a part; the same one again is not
-    another part. `restock`: the units are sold again; else they are gone. `by`: the operator.
+    amount is, it is not the whole payment. `so_far`: what was given back of it in all, where the provider says that.
+    `units`: only so many of the order's, with their price if no amount is said. `message`: the name of the notice of a
+    part; the same one again is not another part. `restock`: the units are sold again; else they are gone. `by`: the
+    operator. `later`: the money is still to be given back.
     """
 
     sku: str
@@ -181,6 +227,38 @@ class Refund(NamedTuple):
     currency: str | None = None
     part: bool = False
     message: str | None = None
+    so_far: int | None = None
+    units: int | None = None
+    later: bool = False
+
+
+class RequestRefund(NamedTuple):
+    """The provider is about to be asked for a refund that is due. `name`: the payment, or the part of one."""
+
+    sku: str
+    number: str
+    secret: str
+    name: str
+    by: str = ""
+
+
+class Incident(NamedTuple):
+    """A payment was disputed, or a refund has failed; `kind` says which. It changes no units.
+
+    `message`: the dispute's or the refund's own name; `name`: the part that could not be given back; `why`: a reason.
+    """
+
+    sku: str
+    number: str
+    secret: str
+    kind: EventKind
+    payment_ref: str
+    amount: int | None = None
+    currency: str | None = None
+    message: str | None = None
+    why: str = ""
+    by: str = ""
+    name: str | None = None
 
 
 class Expire(NamedTuple):
@@ -190,7 +268,7 @@ class Expire(NamedTuple):
 
 
 # About an order that is there already.
-OrderCommand: TypeAlias = Confirm | Extend | Cancel | Refund
+OrderCommand: TypeAlias = Confirm | Extend | Cancel | Refund | RequestRefund | Incident
 Command: TypeAlias = Purchase | Hold | OrderCommand | Expire
 
 VERBS: Final[dict[type[StrEnum], str]] = {
@@ -199,6 +277,8 @@ VERBS: Final[dict[type[StrEnum], str]] = {
     ExtendOutcome: "extend",
     CancelOutcome: "cancel",
     RefundOutcome: "refund",
+    RequestOutcome: "request",
+    IncidentOutcome: "incident",
     ExpiryOutcome: "expire",
 }
 
@@ -211,6 +291,8 @@ _NOT_DONE: Final[dict[type[Command], str]] = {
     Extend: "the hold was not extended",
     Cancel: "nothing was cancelled",
     Refund: "the refund was not noted",
+    RequestRefund: "no refund was requested",
+    Incident: "the report was not noted",
     Expire: "nothing was given back",
 }
 
@@ -240,11 +322,16 @@ def key_of(command: Command) -> str | None:
     return None if key is None else f" {type(command).__name__.lower()} {key}"
 
 
+_LATER: Final = ("subtotal", "paid_at", "units", "message")
+
+
 def fingerprint(command: Command) -> tuple[int, str | None]:
     """Return the part that commands with one key must share: quantity and buyer, or a digest of all their fields."""
     if isinstance(command, Purchase | Hold):
         return command.quantity, command.buyer
-    said = repr([value for name, value in command._asdict().items() if name != "key"])
+    fields = {name: value for name, value in command._asdict().items() if name != "key"}
+    # A field that is not said is left out if it is newer than keys that may still be there.
+    said = repr([value for name, value in fields.items() if value is not None or name not in _LATER])
     return 0, hashlib.sha256(said.encode()).hexdigest()[:32]
 
 

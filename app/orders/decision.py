@@ -1,7 +1,7 @@
 """The one rule of the sale, as a pure function: it decides the commands of a batch."""
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -19,16 +19,21 @@ from app.orders.commands import (
     ExtendOutcome,
     Hold,
     HoldOutcome,
+    Incident,
+    IncidentOutcome,
     OrderCommand,
     Outcome,
     Purchase,
     Refund,
     RefundOutcome,
+    RequestOutcome,
+    RequestRefund,
     fingerprint,
     key_of,
 )
 from app.orders.record import (
     ERASED,
+    NO_FACTS,
     NO_UNITS,
     EventKind,
     OrderChange,
@@ -39,6 +44,7 @@ from app.orders.record import (
     changed,
     first_steps,
 )
+from app.orders.refunds import is_foreign, ruling
 from app.orders.snapshot import Settled, Snapshot
 from app.orders.terms import Terms
 
@@ -104,6 +110,8 @@ OUTCOMES: Final[dict[type[Any], type[Any]]] = {
     Extend: ExtendOutcome,
     Cancel: CancelOutcome,
     Refund: RefundOutcome,
+    RequestRefund: RequestOutcome,
+    Incident: IncidentOutcome,
 }
 
 
@@ -266,7 +274,7 @@ class _Now:
                 return self._extend(order)
             case Cancel():
                 return self._cancel(order, command)
-            case Refund():
+            case Refund() | RequestRefund() | Incident():
                 return self._refund(order, command)
 
     def _confirm(self, order: Record, paid: Confirm) -> Decision:  # noqa: PLR0911 - a case each
@@ -281,10 +289,10 @@ class _Now:
         if ref in (*order.refunds_due, *order.refunded):  # this notice has come before
             return Decision(_not_needed(order), record=order, refund=_owed(order, ref))
         payment = ref if owner is None else None  # else the order has it already, as one of a wrong amount
-        told = Payment(ref, paid.amount, paid.currency if _is_foreign(order, paid.currency) else None)
-        mismatch = _mismatch(order, told)
+        told = Payment(ref, paid.amount, paid.currency if is_foreign(order, paid.currency) else None)
+        mismatch = _mismatch(order, told, paid.subtotal)
         if order.state not in (OrderState.HELD, OrderState.EXPIRED) or (mismatch and order.state is OrderState.EXPIRED):
-            return self._decline(order, told, payment)
+            return self._decline(order, paid, told, payment)
         payments = order.with_payment(told)
         if mismatch:
             if told not in order.payments:  # else this notice has come before
@@ -292,14 +300,15 @@ class _Now:
                     order, EventKind.AMOUNT_MISMATCH, payment=payment, facts=mismatch, payments=payments
                 )
             return Decision(outcome.AMOUNT_MISMATCH, record=order)
-        facts: dict[str, Any] = {"payment_ref": ref} | ({"amount": paid.amount} if paid.amount is not None else {})
+        said = {"amount": paid.amount, "subtotal": paid.subtotal, "paid_at": paid.paid_at}
+        facts: dict[str, Any] = {"payment_ref": ref} | {name: one for name, one in said.items() if one is not None}
         bought, units = 0, Units(held=-order.quantity, lucky=order.quantity)
         if order.state is OrderState.EXPIRED:
             had = self.bought.get(order.buyer, 0) if order.buyer else 0
             limited = self._limit and order.buyer and order.buyer != ERASED  # those names share one count
             over = limited and had + order.quantity > self._limit
             if self.left < order.quantity or over:
-                return self._decline(order, told, payment)
+                return self._decline(order, paid, told, payment)
             self.left -= order.quantity
             bought, units = order.quantity, Units(stock=-order.quantity, lucky=order.quantity)
             facts["late"] = True
@@ -308,13 +317,18 @@ class _Now:
         order = self._write(order, EventKind.CONFIRMED, units, bought=bought, payment=payment, facts=facts, **done)
         return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
 
-    def _decline(self, order: Record, told: Payment, payment: str | None) -> Decision:
-        order = self._owe(order, told, payment)
+    def _decline(self, order: Record, paid: Confirm, told: Payment, payment: str | None) -> Decision:
+        own: dict[str, Any] = {} if paid.paid_at is None else {"paid_at": paid.paid_at}
+        if paid.paid_at is not None and order.state is OrderState.EXPIRED:
+            own["in_time"] = paid.paid_at * 1000 <= order.due_ms  # and was told too late
+        order = self._owe(order, told, payment, own)
         return Decision(_not_needed(order), record=order, refund=told.ref)
 
-    def _owe(self, order: Record, told: Payment, payment: str | None = None) -> Record:
+    def _owe(
+        self, order: Record, told: Payment, payment: str | None = None, own: Mapping[str, Any] = NO_FACTS
+    ) -> Record:
         """Note a payment that has to be given back. `payment`: its name, if it belongs to no order yet."""
-        facts: dict[str, Any] = {"state": order.state, "payment_ref": told.ref, "why": str(_not_needed(order))}
+        facts: dict[str, Any] = {"state": order.state, "payment_ref": told.ref, "why": str(_not_needed(order)), **own}
         facts |= {name: one for name, one in (("amount", told.amount), ("currency", told.currency)) if one is not None}
         if order.payment_ref is not None:
             facts["keep"] = order.payment_ref
@@ -341,51 +355,36 @@ class _Now:
         return Decision(ExtendOutcome.EXTENDED, record=order)
 
     def _cancel(self, order: Record, wish: Cancel) -> Decision:
-        outcome, facts = CancelOutcome, {"by": wish.by} if wish.by else {}
+        outcome, facts = CancelOutcome, dict[str, Any]({"by": wish.by} if wish.by else {})
+        if wish.message is not None and wish.message in order.notices:
+            return Decision(outcome.PARTLY_CANCELLED, record=order)
         if order.state is OrderState.CANCELLED:
             return Decision(outcome.ALREADY_CANCELLED, record=order)
         if order.state is not OrderState.HELD:
             sold = order.state is OrderState.SOLD
             return Decision(outcome.CONFIRMED if sold else outcome(order.state), record=order)
+        if wish.units is not None and wish.units != order.quantity:
+            if not 0 < wish.units < order.quantity:
+                return Decision(outcome.TOO_MUCH, record=order)
+            facts |= {"state": order.state, "about": "units", "units": wish.units}
+            self.left += wish.units
+            units = Units(stock=wish.units, held=-wish.units)
+            done: dict[str, Any] = {"quantity": order.quantity - wish.units}
+            if wish.message is not None:
+                done["notices"] = (*order.notices, wish.message)
+            order = self._write(order, EventKind.CANCELLED, units, bought=-wish.units, facts=facts, **done)
+            return Decision(outcome.PARTLY_CANCELLED, record=order)
         return Decision(
             outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, OrderState.CANCELLED, facts)
         )
 
-    def _refund(self, order: Record, given: Refund) -> Decision:
-        outcome, ref = RefundOutcome, given.payment_ref
-        facts: dict[str, Any] = {"by": given.by} if given.by else {}
-        wrong = (payment.ref for payment in order.wrong_payments)
-        owed = tuple(one for one in (*order.refunds_due, *wrong) if ref in (None, one))
-        of_order = order.state in (OrderState.SOLD, OrderState.CONFIRMED) and ref in (None, order.payment_ref)
-        if ref is not None and (owed or of_order) and _is_part(order, ref, given):
-            facts |= {"state": order.state, "about": "part", "payment_refs": [ref], "amount": given.amount}
-            facts |= {"currency": given.currency} if _is_foreign(order, given.currency) else {}
-            parts = order.parts
-            if given.message is not None:
-                if given.message in parts:
-                    return Decision(outcome.PARTLY_REFUNDED, record=order)
-                facts["message"], parts = given.message, (*parts, given.message)
-            order = self._write(order, EventKind.REFUNDED, facts=facts, parts=parts)
-            return Decision(outcome.PARTLY_REFUNDED, record=order)
-        if owed and (ref is not None or not of_order):
-            due = tuple(one for one in order.refunds_due if one not in owed)
-            facts |= {"state": order.state, "about": "payment", "payment_refs": list(owed)}
-            refunded = (*order.refunded, *owed)
-            order = self._write(order, EventKind.REFUNDED, facts=facts, refunds_due=due, refunded=refunded)
-            return Decision(outcome.REFUNDED, record=order)
-        if of_order:
-            units = NO_UNITS
-            facts |= {"state": OrderState.REFUNDED, "about": "order", "restock": given.restock}
-            if given.restock:
-                units, self.left = Units(stock=order.quantity, lucky=-order.quantity), self.left + order.quantity
-            paid = (order.payment_ref,) if order.payment_ref else ()
-            if paid:
-                facts["payment_refs"] = list(paid)
-            done: dict[str, Any] = {"state": OrderState.REFUNDED, "refunded": (*order.refunded, *paid)}
-            order = self._write(order, EventKind.REFUNDED, units, bought=-order.quantity, facts=facts, **done)
-            return Decision(outcome.REFUNDED, record=order)
-        again = ref in order.refunded if ref is not None else bool(order.refunded) or order.state is OrderState.REFUNDED
-        return Decision(outcome.ALREADY_REFUNDED if again else outcome.NOTHING_DUE, record=order)
+    def _refund(self, order: Record, command: Refund | RequestRefund | Incident) -> Decision:
+        found = ruling(order, command)
+        if found.kind is not None:
+            self.left += found.units.stock
+            moved: dict[str, Any] = {"units": found.units, "bought": found.bought, "facts": found.facts}
+            order = self._write(order, found.kind, **moved, **found.fields)
+        return Decision(found.outcome, record=order)
 
     def _release(
         self, order: Record, kind: EventKind, state: OrderState, facts: dict[str, Any] | None = None
@@ -436,29 +435,17 @@ def _owed(order: Record, ref: str) -> str | None:
     return ref if ref in order.refunds_due else None
 
 
-def _is_part(order: Record, ref: str, given: Refund) -> bool:
-    """Return whether it is only a part of one of the order's payments. Of one that nobody told, any amount is."""
-    if given.amount is None:
-        return False
-    if given.part or _is_foreign(order, given.currency):
-        return True
-    payment = order.payment(ref)
-    paid = payment and payment.amount
-    if paid is None and ref == order.payment_ref:
-        paid = order.to_pay
-    return paid is None or given.amount < paid
+def _mismatch(order: Record, told: Payment, subtotal: int | None) -> dict[str, Any] | None:
+    """Return the facts of a payment whose amount or currency is wrong; None if both are right.
 
-
-def _is_foreign(order: Record, currency: str | None) -> bool:
-    return None not in (currency, order.currency) and currency != order.currency
-
-
-def _mismatch(order: Record, told: Payment) -> dict[str, Any] | None:
-    """Return the facts of a payment whose amount or currency is wrong; None if both are right."""
-    wrong = told.amount is not None and order.to_pay is not None and told.amount != order.to_pay
+    With a subtotal that is compared: the amount has tax, shipping or a discount in it.
+    """
+    of_units = told.amount if subtotal is None else subtotal
+    wrong = of_units is not None and order.to_pay is not None and of_units != order.to_pay
     if not wrong and told.currency is None:
         return None
     found: dict[str, Any] = {"payment_ref": told.ref, "amount": told.amount, "expected": order.to_pay}
+    found |= {"subtotal": subtotal} if subtotal is not None else {}
     return found | ({"currency": told.currency} if told.currency is not None else {})
 
 

@@ -35,7 +35,12 @@ class EventKind(StrEnum):
     EXPIRED = "expired"
     CANCELLED = "cancelled"
     REFUND_DUE = "refund_due"  # a payment that has to be given back
+    REFUND_REQUESTED = "refund_requested"  # the provider is about to be asked to give it back
+    REFUND_FAILED = "refund_failed"  # it wasn't given back after all; an operator has to look
     REFUNDED = "refunded"
+    DISPUTED = "disputed"  # the buyer wants the money back from their bank
+    DISPUTE_WON = "dispute_won"
+    DISPUTE_LOST = "dispute_lost"
 
 
 class Units(NamedTuple):
@@ -47,6 +52,7 @@ class Units(NamedTuple):
 
 
 NO_UNITS: Final = Units()
+NO_FACTS: Final[Mapping[str, Any]] = {}
 
 
 class Payment(NamedTuple):
@@ -62,6 +68,42 @@ class Payment(NamedTuple):
     def after(self, before: "Payment | None") -> "Payment":
         """This payment, as it is known after an earlier notice of it: one without an amount takes none back."""
         return before if before is not None and self.amount is None else self
+
+
+class Part(NamedTuple):
+    """A part of a payment that has to be given back. `name`: of the wish for it; `amount`: as a payment's."""
+
+    name: str
+    ref: str
+    amount: int
+    currency: str | None = None
+
+
+class Back(NamedTuple):
+    """What was given back of a payment in parts, in the minor unit of `currency` (None: the order's).
+
+    `noted`: the sum of those that were noted one by one; `told`: the sum of all, as the provider says it. The same part
+    may be in both, so that the larger one counts.
+    """
+
+    ref: str
+    noted: int = 0
+    told: int = 0
+    currency: str | None = None
+
+    @property
+    def amount(self) -> int:
+        """So much was given back."""
+        return max(self.noted, self.told)
+
+
+class Request(NamedTuple):
+    """A refund for which the provider is asked. `name`: of the part, or of the whole payment; `event`: which event of
+    the order says so.
+    """
+
+    name: str
+    event: int
 
 
 # The events of an order, as records of layout 1 have them: kind, time in ms since 1970, token, batch, facts.
@@ -93,7 +135,12 @@ class Record(NamedTuple):
     events: int = 1  # how many it has had
     proven: bool = False  # it was certain who asked for it: they may be shown it again
     payments: tuple[Payment, ...] = ()  # all that were announced
-    parts: tuple[str, ...] = ()  # the notices of partial refunds, so that none counts twice
+    notices: tuple[str, ...] = ()  # of refunds and disputes, so that none counts twice
+    back: tuple[Back, ...] = ()  # what was given back of payments in parts
+    parts_due: tuple[Part, ...] = ()  # parts of payments that have to be given back
+    requested: tuple[Request, ...] = ()  # refunds for which the provider is asked
+    failed: tuple[str, ...] = ()  # refunds, by name, that didn't work
+    disputed: tuple[str, ...] = ()  # payments that the buyer wants back from their bank
     steps: Steps | None = None  # its events; None but in layout 1
     unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
 
@@ -161,8 +208,24 @@ class Record(NamedTuple):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether money is owed, or a wrong amount was paid."""
-        return bool(self.refunds_due) or self.amount_mismatch
+        """Whether money is owed or disputed, or a wrong amount was paid."""
+        return bool(self.refunds_due or self.parts_due or self.failed or self.disputed) or self.amount_mismatch
+
+    @property
+    def amount_refunded(self) -> int:
+        """What was given back, as far as its amount is known, in the minor unit of the order's currency."""
+        whole = sum(one.amount or 0 for one in self.payments if one.ref in self.refunded and one.currency is None)
+        return whole + sum(one.amount for one in self.back if one.ref not in self.refunded and one.currency is None)
+
+    def back_of(self, ref: str, currency: str | None = None) -> Back:
+        """What was given back in parts of a payment."""
+        same = (one for one in self.back if (one.ref, one.currency) == (ref, currency))
+        return next(same, Back(ref, currency=currency))
+
+    def with_back(self, after: Back) -> tuple[Back, ...]:
+        """What was given back in parts, if it is now so much of that payment."""
+        others = tuple(one for one in self.back if (one.ref, one.currency) != (after.ref, after.currency))
+        return (*others, after) if after.amount else others
 
     def with_payment(self, payment: Payment) -> tuple[Payment, ...]:
         """The payments that were announced, with one more, or as that one is announced now."""
@@ -183,11 +246,12 @@ class Record(NamedTuple):
         found: dict[str, Any] = json.loads(text)
         if "steps" in found:
             found |= _of_steps(found["steps"], found.get("payment_ref"), found.pop("amount", None))
-        for name in ("refunds_due", "refunded", "parts"):
+        for name in ("refunds_due", "refunded", "notices", "failed", "disputed"):
             if name in found:
                 found[name] = tuple(found[name])
-        if "payments" in found:
-            found["payments"] = tuple(Payment(*one) for one in found["payments"])
+        for name, kind in _TUPLES.items():
+            if name in found:
+                found[name] = tuple(kind(*one) for one in found[name])
         found["state"] = OrderState(found["state"])
         if unknown := found.keys() - set(_NAMES):
             found["unknown"] = {name: found.pop(name) for name in sorted(unknown)}
@@ -195,6 +259,7 @@ class Record(NamedTuple):
 
 
 _NAMES: Final = Record._fields[1:-1]
+_TUPLES: Final = {"payments": Payment, "back": Back, "parts_due": Part, "requested": Request}
 _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 
@@ -351,5 +416,5 @@ def _of_steps(steps: list[list[Any]], payment_ref: str | None, amount: int | Non
         "events": len(steps),
         "proven": bool(steps[0][-1].get("proven")),
         "payments": tuple(payments.values()),
-        "parts": tuple(step[-1]["message"] for step in steps if "message" in step[-1]),
+        "notices": tuple(step[-1]["message"] for step in steps if "message" in step[-1]),
     }

@@ -32,6 +32,9 @@ class StandingView(BaseModel):
     amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
     refunds_due: list[str] = Field(default_factory=list, description="payments that are to be given back")
     refunded: list[str] = Field(default_factory=list, description="payments that were given back")
+    amount_refunded: int = Field(0, description="what was given back in all, in the minor unit of the currency")
+    disputed: list[str] = Field(default_factory=list, description="payments that the buyer wants back from their bank")
+    failed: list[str] = Field(default_factory=list, description="refunds that didn't work, and wait for an operator")
     request_id: str | None = Field(None, description="of the request by which it began")
 
 
@@ -104,11 +107,14 @@ _AFTER: Final = {
     EventKind.EXPIRED: OrderState.EXPIRED,
     EventKind.CANCELLED: OrderState.CANCELLED,
 }
-_OF_A_PAYMENT: Final = (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE)
+_OF_A_PAYMENT: Final = (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE)  # those of earlier releases don't say it
 
 
 def of_event(event: Event, ref: str | None) -> dict[str, Any]:
-    """The body of an event. `state`: of the order after it; `about`: the order, a payment of it, or a part of one."""
+    """The body of an event.
+
+    `state`: of the order after it; `about`: the order, some of its units, a payment of it, or a part of one.
+    """
     facts = event.facts
     # The refunds of earlier releases don't say it: that of an order says what became of its units.
     of_payment = event.kind in _OF_A_PAYMENT or (event.kind is EventKind.REFUNDED and "restock" not in facts)

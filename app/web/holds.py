@@ -82,6 +82,25 @@ class ConfirmRequest(BaseModel):
         None, ge=0, le=10**15, description="what was paid, in the minor unit of the currency; compared with the price"
     )
     currency: str | None = Field(None, pattern=CURRENCY_PATTERN, description="ISO 4217, such as EUR")
+    subtotal: Annotated[int | None, BeforeValidator(problems.whole)] = Field(
+        None,
+        ge=0,
+        le=10**15,
+        description="of the amount, what is for the units at their price, without tax, shipping and discounts",
+    )
+    paid_at: float | None = Field(
+        None, ge=0, le=10**11, description="when it was made by the provider's clock, in seconds since 1970"
+    )
+
+
+class CancelRequest(BaseModel):
+    """Units that are no longer wanted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    units: Annotated[int | None, BeforeValidator(problems.whole)] = Field(
+        None, ge=1, le=1_000_000, description="only so many of them; needs an Idempotency-Key. Left out: all"
+    )
 
 
 class Nothing(BaseModel):
@@ -143,16 +162,21 @@ def read(call: Call) -> Asked:
         proven = by_shop or state.signed is not None
         hold = Hold(wish.quantity, wish.sku, buyer, key, ref=wish.ref, proven=proven, **about)
         return Asked(hold, _form(state, wish.sku))
-    paid = parse(ConfirmRequest, call.body) if verb == "confirm" else parse(Nothing, call.body or b"{}")
+    said = parse(_BODIES[verb], call.body if verb == "confirm" else call.body or b"{}")
     order = OrderId.parse(given)
     if order is None:  # it is no order of ours
         return Asked(_LOST[verb], _form(state, DEFAULT_SKU))
     command: OrderCommand
-    if isinstance(paid, ConfirmRequest):
-        _refuse_other_names(state, paid.payment_ref)
-        command = Confirm(*order, paid.payment_ref, paid.amount, paid.currency, key)
-    else:
-        command = Extend(*order, key) if verb == "extend" else Cancel(*order, key=key)
+    match said:
+        case ConfirmRequest():
+            _refuse_other_names(state, said.payment_ref)
+            command = Confirm(*order, said.payment_ref, said.amount, said.currency, key, said.subtotal, said.paid_at)
+        case CancelRequest():
+            if said.units is not None and key is None:
+                raise invalid_field("units", "some of the units need an Idempotency-Key: twice is another time")
+            command = Cancel(*order, key=key, units=said.units)
+        case _:
+            command = Extend(*order, key)
     return Asked(command, _form(state, order.sku))
 
 
@@ -173,6 +197,11 @@ def _form(state: State, sku: str) -> Form:
 
 
 ROUTE: Final = Route(PATH, read, has_id=True)
+_BODIES: Final[dict[str, type[BaseModel]]] = {
+    "confirm": ConfirmRequest,
+    "extend": Nothing,
+    "cancel": CancelRequest,
+}
 _LOST: Final = {
     "confirm": Answer(ConfirmOutcome.NOT_FOUND, 0),
     "extend": Answer(ExtendOutcome.NOT_FOUND, 0),
@@ -221,7 +250,7 @@ def invalid(error: ValidationError) -> RequestValidationError:
 # -- as routes of FastAPI's --------------------------------------------------------------------------------------------
 
 
-def _described(body: dict[str, Any] | None) -> dict[str, Any]:
+def _described(body: dict[str, Any] | None, *, required: bool = True) -> dict[str, Any]:
     def header(name: str, description: str) -> dict[str, Any]:
         schema = {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"^[\x21-\x7e]+$"}
         return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
@@ -233,7 +262,7 @@ def _described(body: dict[str, Any] | None) -> dict[str, Any]:
         ]
     }
     if body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        found["requestBody"] = {"required": required, "content": {"application/json": {"schema": body}}}
     return found
 
 
@@ -265,7 +294,7 @@ async def extend(_: Request, hold_id: Id) -> Response:
 
 
 async def cancel(_: Request, hold_id: Id) -> Response:
-    """Give the units back at once. A confirmed order stays as it is: that would be a refund."""
+    """Give the units back at once, or some of them. A confirmed order stays as it is: that would be a refund."""
     return RawEndpoint(partial(asgi, ROUTE))
 
 
@@ -287,14 +316,15 @@ def router(*, quantity_max: int, buyer_max: int) -> APIRouter:
     of_order = PATH + "/{hold_id}"
     found = APIRouter(tags=["holds"])
 
-    def add(path: str, endpoint: Any, body: dict[str, Any] | None, *more: int) -> None:
+    def add(path: str, endpoint: Any, body: dict[str, Any] | None, *more: int, required: bool = True) -> None:
         answers = {**_ANSWERS, **responses(*more)}
-        about: dict[str, Any] = {"response_model": HoldView, "responses": answers, "openapi_extra": _described(body)}
+        about: dict[str, Any] = {"response_model": HoldView, "responses": answers}
+        about["openapi_extra"] = _described(body, required=required)
         found.add_api_route(path, endpoint, methods=["POST"], **about)
 
     add(PATH, hold, wish)
     add(f"{of_order}/confirm", confirm, ConfirmRequest.model_json_schema(), 401)
     add(f"{of_order}/extend", extend, None)
-    add(f"{of_order}/cancel", cancel, None)
+    add(f"{of_order}/cancel", cancel, CancelRequest.model_json_schema(), required=False)
     found.add_api_route(of_order, look, methods=["GET"], response_model=HoldView, responses=responses(404, 422, 503))
     return found

@@ -1,9 +1,10 @@
 """The orders, for operators: find them, look at the life of one, cancel, refund, export."""
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, cast
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -16,6 +17,7 @@ from app.sale.find import refuse_gaps
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
 from app.web.problems import invalid_field, responses
+from app.web.purchase import read_key
 from app.web.state import state_of
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
@@ -23,7 +25,9 @@ pages = APIRouter(include_in_schema=False)
 
 _TYPES: Final[dict[Format, str]] = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
 _KEPT_OUT: Final = {"Cache-Control": "no-store"}
+_NAME_DIGITS: Final = 16  # of a part, and they are an order's own
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
+Key = Annotated[str | None, Header(description="bare or in quotes; the same part, asked for again, is not another one")]
 
 
 class OrdersView(BaseModel):
@@ -137,8 +141,11 @@ async def order_history(request: Request, order_id: Named) -> LifeView:
     return LifeView.of(found, await admin.history(found))
 
 
+Units = Annotated[int | None, Field(ge=1, le=1_000_000, strict=True)]
+
+
 class RefundRequest(BaseModel):
-    """Money that was given back."""
+    """Money that was given back, or, with `later`, is still to be."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -149,6 +156,15 @@ class RefundRequest(BaseModel):
         min_length=1,
         max_length=200,
         description="which payment; left out: the order's own, or all that are to be given back",
+    )
+    amount: Annotated[int | None, Field(ge=1, le=10**15, strict=True)] = Field(
+        None, description="a part of the payment, in the minor unit of the currency; needs an Idempotency-Key"
+    )
+    units: Units = Field(
+        None, description="only so many units of the order, with their price; needs an Idempotency-Key"
+    )
+    later: bool = Field(
+        False, strict=True, description="the money is still to be given back: it is owed, and the order needs attention"
     )
 
 
@@ -162,13 +178,20 @@ class RefundView(BaseModel):
 
 
 @router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
-async def refund(request: Request, given: RefundRequest, by: Operator, order_id: Named) -> RefundView:
-    """Note that money was given back: that of an order, which ends it, or a payment that was one too many."""
+async def refund(
+    request: Request, given: RefundRequest, by: Operator, order_id: Named, idempotency_key: Key = None
+) -> RefundView:
+    """Note that money was given back: that of an order, which ends it, or a payment that was one too many.
+
+    A part of it, or some units, leave the order as it is; parts add up, and end it when all of it was given back.
+    """
+    name = _name_of_part(idempotency_key, needed=given.amount is not None or given.units is not None)
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return RefundView(outcome=RefundOutcome.NOT_FOUND)
-    answer = await admin.refund(order, restock=given.restock, payment_ref=given.payment_ref, by=by)
+    about: dict[str, Any] = given.model_dump(exclude={"restock"}) | {"message": name}
+    answer = await admin.refund(order, restock=given.restock, by=by, **about)
     record = answer.record
     return RefundView(
         outcome=cast(RefundOutcome, answer.outcome),
@@ -176,6 +199,23 @@ async def refund(request: Request, given: RefundRequest, by: Operator, order_id:
         state=record.state if record else None,
         refunds_due=list(record.refunds_due) if record else [],
     )
+
+
+def _name_of_part(key: str | None, *, needed: bool) -> str | None:
+    """The name of a part, by its idempotency key: the same one again is not another part."""
+    if not needed:
+        return None
+    if key is None:
+        raise invalid_field("Idempotency-Key", "a part needs one: twice is another time", where="header")
+    return hashlib.sha256(read_key(key.encode()).encode()).hexdigest()[:_NAME_DIGITS]
+
+
+class CancelRequest(BaseModel):
+    """Units that are no longer wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    units: Units = Field(None, description="only so many of them; needs an Idempotency-Key. Left out: all")
 
 
 class CancelView(BaseModel):
@@ -187,13 +227,17 @@ class CancelView(BaseModel):
 
 
 @router.post("/orders/{order_id}/cancel", responses=responses(408, 422))
-async def cancel_order(request: Request, by: Operator, order_id: Named) -> CancelView:
-    """Give back the units that an order holds. A paid order stays as it is: that would be a refund."""
+async def cancel_order(
+    request: Request, by: Operator, order_id: Named, wish: CancelRequest | None = None, idempotency_key: Key = None
+) -> CancelView:
+    """Give back the units that an order holds, or some. A paid order stays as it is: that would be a refund."""
+    units = wish.units if wish else None
+    name = _name_of_part(idempotency_key, needed=units is not None)
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return CancelView(outcome=CancelOutcome.NOT_FOUND)
-    answer = await admin.cancel(order, by=by)
+    answer = await admin.cancel(order, by=by, units=units, message=name)
     state = answer.record.state if answer.record else order.state
     return CancelView(outcome=cast(CancelOutcome, answer.outcome), order=str(order.id), state=state)
 

@@ -25,6 +25,7 @@ from app.orders import (
     OrderState,
     Outcome,
     Purchase,
+    Refund,
     RefundOutcome,
     Snapshot,
     Units,
@@ -453,8 +454,10 @@ def _inverts_restocks() -> None:
     """Units that were to be sold again are gone, and those that were to be gone are sold again."""
     refund = decision._Now._refund
 
-    def patched(self: decision._Now, order: Any, given: Any) -> Decision:
-        return refund(self, order, given._replace(restock=not given.restock))
+    def patched(self: decision._Now, order: Any, command: Any) -> Decision:
+        if isinstance(command, Refund):
+            command = command._replace(restock=not command.restock)
+        return refund(self, order, command)
 
     decision._Now._refund = patched  # type: ignore[method-assign]
 
@@ -488,7 +491,7 @@ def _keeps_cancelled_units() -> None:
 def _forgets_what_is_owed() -> None:
     """A payment that can't be used is answered, and not noted."""
 
-    def patched(self: decision._Now, order: Any, told: Any, payment: Any) -> Decision:
+    def patched(self: decision._Now, order: Any, paid: Any, told: Any, payment: Any) -> Decision:
         return Decision(decision._not_needed(order), record=order, refund=told.ref)
 
     decision._Now._decline = patched  # type: ignore[method-assign]
@@ -568,13 +571,13 @@ def _restocks_again() -> None:
     """A refund that is asked for once more gives the units back once more."""
     refund = decision._Now._refund
 
-    def patched(self: decision._Now, order: Any, given: Any) -> Decision:
-        if order.state is OrderState.REFUNDED and given.restock:
+    def patched(self: decision._Now, order: Any, command: Any) -> Decision:
+        if order.state is OrderState.REFUNDED and isinstance(command, Refund) and command.restock:
             self.left += order.quantity
             units = Units(stock=order.quantity, lucky=-order.quantity)
             again = self._write(order, EventKind.REFUNDED, units, bought=-order.quantity, facts={"restock": True})
             return Decision(RefundOutcome.REFUNDED, record=again)
-        return refund(self, order, given)
+        return refund(self, order, command)
 
     decision._Now._refund = patched  # type: ignore[method-assign]
 

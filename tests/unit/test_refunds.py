@@ -1,0 +1,234 @@
+"""Money that goes back: in whole, in parts, some units; requested, failed, disputed."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.audit.ledger import Ledger
+from app.orders import (
+    CancelOutcome,
+    Event,
+    EventKind,
+    IncidentOutcome,
+    OrderId,
+    OrderState,
+    Payment,
+    Record,
+    RefundOutcome,
+    RequestOutcome,
+    Snapshot,
+    decide,
+)
+from app.orders.commands import Cancel, Confirm, ConfirmOutcome, Incident, OrderCommand, Refund, RequestRefund
+
+SECRET = "a" * 32
+ORDER = OrderId("default", "1-0", SECRET)
+PRICE = 500
+
+
+def paid(quantity: int = 3) -> Record:
+    """An order that is paid."""
+    own: dict[str, Any] = {"payment_ref": "p", "payments": (Payment("p", PRICE * quantity),), "events": 2}
+    return Record("1-0", SECRET, OrderState.CONFIRMED, quantity, "ann", price=PRICE, currency="EUR", **own)
+
+
+def held(quantity: int = 3) -> Record:
+    """An order that waits for its payment."""
+    times: dict[str, Any] = {"pay_by_ms": 1_000, "due_ms": 2_000}
+    return Record("1-0", SECRET, OrderState.HELD, quantity, "ann", price=PRICE, currency="EUR", **times)
+
+
+class Told:
+    """An order, and what it is told: each decision, the events, and the numbers of the item."""
+
+    def __init__(self, record: Record, stock: int = 5) -> None:
+        self.record, self.stock, self.events, self.number = record, stock, list[Event](), 0
+
+    def __call__(self, kind: type[Any], *about: Any, **more: Any) -> Any:
+        return self.do(kind(*ORDER, *about, **more))
+
+    def do(self, command: OrderCommand, at_ms: int = 1_500) -> Any:
+        snapshot = Snapshot(self.stock, 0, records={"1-0": self.record}, now_ms=at_ms)
+        decisions, changes = decide(snapshot, [command])
+        for change in changes:
+            self.number += 1
+            self.stock += change.units.stock
+            self.record = Record.from_text("1-0", change.after.to_text())
+            own = (change.after.events, change.after.quantity, "ann", None, 1.0, "i", 1, "b", 0, change.units)
+            self.events.append(Event(f"{self.number}-1", change.kind, ORDER, *own, change.facts))
+        return decisions[0].outcome
+
+
+def test_parts_add_up_and_end_the_order() -> None:
+    """Parts of a payment are noted each, once by name; the one with which all is given back ends the order."""
+    told = Told(paid())
+    assert told(Refund, False, "p", amount=500, message="a") == RefundOutcome.PARTLY_REFUNDED
+    assert told(Refund, False, "p", amount=500, message="a") == RefundOutcome.PARTLY_REFUNDED
+    assert told.record.amount_refunded == 500 and len(told.events) == 1
+    assert told(Refund, False, "p", amount=1_000, message="b") == RefundOutcome.REFUNDED
+    assert told.record.state == OrderState.REFUNDED and told.record.amount_refunded == 1_500
+
+
+def test_a_provider_that_tells_sums_is_heard_once() -> None:
+    """A sum that the provider tells has what was noted here in it, in any order; whole is whole."""
+    told = Told(paid())
+    told(Refund, False, "p", amount=400, message="ours")
+    assert told(Refund, False, "p", so_far=400) == RefundOutcome.PARTLY_REFUNDED
+    told(Refund, False, "p", so_far=700)
+    told(Refund, False, "p", so_far=600)  # a late one
+    assert told.record.amount_refunded == 700
+    assert [one.facts["amount"] for one in told.events] == [400, 300]
+    assert told(Refund, False, "p", so_far=1_500) == RefundOutcome.REFUNDED
+
+
+def test_some_units_go_back_with_their_price() -> None:
+    """Two units of three are refunded, and sold again; the third one stays with its buyer."""
+    told = Told(paid())
+    assert told(Refund, True, units=2, message="a") == RefundOutcome.PARTLY_REFUNDED
+    assert told(Refund, True, units=2, message="a") == RefundOutcome.PARTLY_REFUNDED
+    assert (told.record.quantity, told.record.state, told.stock) == (1, OrderState.CONFIRMED, 7)
+    assert told.record.amount_refunded == 2 * PRICE
+    assert told(Refund, True, units=2, message="b") == RefundOutcome.TOO_MUCH
+    assert told(Refund, True, units=1, message="c") == RefundOutcome.REFUNDED
+    assert (told.record.quantity, told.record.state, told.stock) == (1, OrderState.REFUNDED, 8)
+
+
+def test_some_units_of_a_hold_are_cancelled() -> None:
+    """The others stay held until the same deadline, and their price is what is to be paid."""
+    told = Told(held())
+    assert told(Cancel, units=1, message="a") == CancelOutcome.PARTLY_CANCELLED
+    assert told(Cancel, units=1, message="a") == CancelOutcome.PARTLY_CANCELLED
+    assert (told.record.quantity, told.record.due_ms, told.stock) == (2, 2_000, 6)
+    assert told(Cancel, units=3, message="b") == CancelOutcome.TOO_MUCH
+    assert told(Confirm, "p", 2 * PRICE, "EUR") == ConfirmOutcome.CONFIRMED
+
+
+def test_tax_and_discounts_are_no_wrong_amount() -> None:
+    """What is compared with the price is what was paid for the units."""
+    told = Told(held())
+    assert told(Confirm, "p", 1_785, "EUR", subtotal=1_499) == ConfirmOutcome.AMOUNT_MISMATCH
+    assert told(Confirm, "p", 1_785, "EUR", subtotal=1_500) == ConfirmOutcome.CONFIRMED
+    assert told.record.amount == 1_785 and not told.record.needs_attention
+
+
+def test_a_payment_in_time_that_was_told_late_says_so() -> None:
+    """It takes a unit if there is one; else it is owed, with the moment at which it was made."""
+    expired = held()._replace(state=OrderState.EXPIRED)
+    told = Told(expired, stock=0)
+    assert told.do(Confirm(*ORDER, "p", 1_500, paid_at=1.2), at_ms=9_000) == ConfirmOutcome.REFUND_DUE
+    assert told.events[0].facts["in_time"] is True
+    told = Told(expired, stock=0)
+    told.do(Confirm(*ORDER, "p", 1_500, paid_at=2.5), at_ms=9_000)
+    assert told.events[0].facts["in_time"] is False
+    told = Told(expired)
+    assert told.do(Confirm(*ORDER, "p", 1_500, paid_at=1.2), at_ms=9_000) == ConfirmOutcome.CONFIRMED
+
+
+def test_a_refund_is_requested_once_and_may_fail() -> None:
+    """The request is an event; a failed one waits for an operator, and the next request is another event."""
+    told = Told(paid())
+    assert told(RequestRefund, "p") == RequestOutcome.NOTHING_DUE
+    assert told(Refund, False, later=True) == RefundOutcome.REFUNDED
+    assert told.record.refunds_due == ("p",) and told.record.refunded == ()
+    assert told(RequestRefund, "p") == RequestOutcome.REQUESTED
+    assert told(RequestRefund, "p") == RequestOutcome.ALREADY_REQUESTED
+    first = told.record.requested
+    assert told(Incident, EventKind.REFUND_FAILED, "p", why="no money") == IncidentOutcome.NOTED
+    assert told.record.failed == ("p",) and not told.record.requested and told.record.refunds_due == ("p",)
+    assert told(RequestRefund, "p", by="ann") == RequestOutcome.REQUESTED
+    assert told.record.requested != first
+    assert told(Refund, False, "p") == RefundOutcome.REFUNDED
+    assert told.record.refunded == ("p",) and not told.record.needs_attention and not told.record.requested
+
+
+def test_a_refund_that_fails_later_is_owed_again() -> None:
+    """The bank sends the money back to the shop: the payment is due once more, and stays so until somebody looks."""
+    told = Told(paid())
+    told(Refund, False, "p")
+    assert told(Incident, EventKind.REFUND_FAILED, "p", message="re_1") == IncidentOutcome.NOTED
+    assert told(Incident, EventKind.REFUND_FAILED, "p", message="re_1") == IncidentOutcome.ALREADY_NOTED
+    assert told.record.refunds_due == ("p",) and told.record.needs_attention
+
+
+def test_parts_that_are_due() -> None:
+    """A part waits to be given back under its name; no more is due than was paid, and its end is noted once."""
+    told = Told(paid())
+    assert told(Refund, False, "p", amount=1_000, message="a", later=True) == RefundOutcome.PARTLY_REFUNDED
+    assert told(Refund, False, "p", amount=501, message="b", later=True) == RefundOutcome.TOO_MUCH
+    assert told(RequestRefund, "a") == RequestOutcome.REQUESTED
+    assert told.record.needs_attention
+    told(Refund, False, "p", so_far=1_000)  # the provider's notice is quicker than its answer
+    assert told.record.parts_due
+    assert told(Refund, False, "p", amount=1_000, message="a", part=True) == RefundOutcome.PARTLY_REFUNDED
+    assert told.record.amount_refunded == 1_000 and not told.record.needs_attention
+
+
+def test_a_dispute_is_open_until_it_is_closed() -> None:
+    """An order with a disputed payment needs attention; a notice that comes late opens nothing again."""
+    told = Told(paid())
+    assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.NOTED
+    assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.ALREADY_NOTED
+    assert told.record.needs_attention and told.record.disputed == ("p",)
+    assert told(Incident, EventKind.DISPUTE_WON, "p", message="dp") == IncidentOutcome.NOTED
+    assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.ALREADY_NOTED
+    assert not told.record.needs_attention
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+AMOUNTS = st.sampled_from([1, 499, 500, 1_000, 1_500, 2_000])
+ABOUT = st.sampled_from([None, "p", "q"])
+COMMANDS = st.lists(
+    st.one_of(
+        st.builds(
+            lambda ref, amount, units, name, restock, later: Refund(
+                *ORDER, restock, ref, amount=amount, units=units, message=name, later=later
+            ),
+            ABOUT,
+            st.none() | AMOUNTS,
+            st.none() | st.integers(1, 4),
+            NAMES,
+            st.booleans(),
+            st.booleans(),
+        ),
+        st.builds(lambda ref, total: Refund(*ORDER, False, ref, so_far=total), st.sampled_from(["p", "q"]), AMOUNTS),
+        st.builds(lambda name: RequestRefund(*ORDER, name), st.sampled_from(["p", "q", "a", "b"])),
+        st.builds(lambda ref: Confirm(*ORDER, ref, 1_500, "EUR"), st.sampled_from(["p", "q"])),
+        st.builds(
+            lambda kind, ref, name: Incident(*ORDER, kind, ref, message=name),
+            st.sampled_from([EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.REFUND_FAILED]),
+            st.sampled_from(["p", "q"]),
+            st.none() | NAMES,
+        ),
+        st.builds(lambda units, name: Cancel(*ORDER, units=units, message=name), st.integers(1, 4), NAMES),
+    ),
+    max_size=12,
+)
+
+
+@given(commands=COMMANDS, waits=st.booleans())
+def test_no_unit_and_no_payment_is_in_two_places(commands: list[OrderCommand], waits: bool) -> None:
+    """Whatever is told in whatever order: units and money are where the events say, once."""
+    told = Told(held() if waits else paid())
+    there = told.stock
+    for command in commands:
+        before = told.record
+        told.do(command)
+        record = told.record
+        assert len({*record.refunds_due, *record.refunded}) == len(record.refunds_due) + len(record.refunded)
+        if record.state is OrderState.CONFIRMED:
+            assert record.payment_ref not in record.refunded
+        assert record.quantity > 0
+        assert record.events - before.events <= 3
+        assert {one.name for one in record.requested} <= {*record.refunds_due, *(one.name for one in record.parts_due)}
+        for payment in record.payments:
+            if payment.amount is not None and payment.ref in record.refunded:
+                assert not [one for one in record.parts_due if one.ref == payment.ref]
+    ledger = Ledger()
+    for event in told.events:
+        ledger.add(event)
+    assert not ledger._violations
+    assert there + sum(one.units.stock for one in told.events) == told.stock
+    record = told.record
+    due = {*record.refunds_due, *(one.name for one in record.parts_due)}
+    assert {name for _, name in ledger._owed} >= due
