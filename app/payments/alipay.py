@@ -73,8 +73,8 @@ class Alipay(Reader):
         more: dict[str, Any] = {"message": said.get("notify_id", ""), "amount": total, "paid_at": paid_at}
         if given:
             kind, part = Kind.REFUNDED, given < total
-            # The name of the trade's sum: other notices repeat it.
-            more = {"message": f"{said.get('trade_no')} {given}", "amount": given if part else None, "part": part}
+            # Other notices of the trade repeat the sum.
+            more = {"message": f"{said.get('trade_no')} {given}", "so_far": given if part else None, "part": part}
         hold, ref = unquote(said.get("passback_params", "")) or None, said.get("trade_no", "")
         at = (_at(said.get("gmt_refund")) if given else paid_at) or at
         return Report(kind=kind, payment_ref=ref, hold=hold, currency="CNY", at=at, **more)

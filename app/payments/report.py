@@ -29,24 +29,26 @@ class Kind(StrEnum):
 class Report(BaseModel):
     """A provider's notice of a payment. Amounts are in the minor unit of `currency` that ISO 4217 gives it.
 
-    `payment_ref`: the payment's one name, whatever the notice is about; `message`: the notice's name, the same each
-    time that it comes. `hold`: the hold that the shop named to the provider, if the notice repeats it; it may be
+    `payment_ref`: the payment's one name, whatever the notice is about. `message`: the name of what it tells, which is
+    the same however often, and by whichever notice, that is told: of a refund that failed, or a dispute, its own name.
+    `hold`: the hold that the shop named to the provider, if the notice repeats it; it may be
     anything. `amount`: what was charged, given back or is disputed; None: not said, and of a refund all. `subtotal`:
-    the part of it that is for the goods at their price, as they are without tax, shipping and discounts; None: all.
-    `part`: of a refund, it is not the whole payment, whatever it is for one order. `paid_at`: when the buyer paid;
-    `at`: when the notice was written first; both by the provider's clock, in seconds since 1970. `why`: the reason of
-    a dispute, or of a refund that failed.
+    what of it is for the goods, at their price: without tax, shipping and discounts; None: all. `so_far`: of a refund,
+    what was given back of the payment in all, if that is said. `part`: it is not the whole payment, whatever it is for
+    one order. `paid_at`: when the buyer paid; `at`: when the notice was written first; both by the provider's clock, in
+    seconds since 1970. `why`: the reason of a dispute, or of a refund that failed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
     payment_ref: str = Field(min_length=1, max_length=200)
-    message: str
+    message: str = Field(max_length=200)
     hold: str | None = None
     amount: Amount | None = None
     currency: Annotated[str | None, Field(pattern=CURRENCY_PATTERN)] = None
     subtotal: Amount | None = None
+    so_far: Amount | None = None
     part: bool = False
     paid_at: float | None = None
     at: float | None = None

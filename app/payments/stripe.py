@@ -77,16 +77,15 @@ def _report(kind: Kind, event: _Event) -> Report | None:
             return None
         more |= {"subtotal": _UNITS.iso(_subtotal(of, amount), currency), "paid_at": event.created}
     elif kind is Kind.REFUNDED:
-        before = number(inner(event.data, "previous_attributes"), "amount_refunded") or 0
-        more["part"] = not of.get("refunded")
-        amount = max(0, (number(of, "amount_refunded") or 0) - before) if more["part"] else None
+        so_far = _UNITS.iso(None if of.get("refunded") else number(of, "amount_refunded"), currency)
+        amount, more["part"], more["so_far"] = None, not of.get("refunded"), so_far
     elif kind is Kind.REFUND_FAILED:
         if status not in ("failed", "canceled") or ref == of.get("id"):
             return None
-        more |= {"message": f"{of.get('id')} failed", "why": str(of.get("failure_reason") or status)}
+        more |= {"message": of.get("id"), "why": str(of.get("failure_reason") or status)}
     elif kind is Kind.DISPUTED:
         kind = Kind(f"dispute_{_ENDS[status]}") if status in _ENDS else kind
-        more |= {"message": f"{of.get('id')} {kind}", "why": str(of.get("reason") or "")}
+        more |= {"message": of.get("id"), "why": str(of.get("reason") or "")}
     return Report(kind=kind, payment_ref=ref, amount=_UNITS.iso(amount, currency), currency=currency, **more)
 
 

@@ -21,7 +21,18 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from app.errors import NoCallbacks, NoSuchOrder, NotSigned
-from app.orders import Answer, Confirm, ConfirmOutcome, Notice, Order, OrderId, Refund, RefundOutcome
+from app.orders import (
+    Answer,
+    Confirm,
+    ConfirmOutcome,
+    EventKind,
+    Incident,
+    Notice,
+    OrderCommand,
+    OrderId,
+    Refund,
+    RefundOutcome,
+)
 from app.payments import Kind, Reader, Report
 from app.payments.generic import Callback
 from app.payments.registry import PROVIDERS
@@ -40,7 +51,9 @@ _REF_MAX: Final = 200
 _OVERTAKES_S: Final = 3600.0  # a notice of a payment that is not here is asked for again for so long
 _MESSAGE_DIGITS: Final = 16
 _IGNORED: Final = Answer(Notice.IGNORED, 0)
-_BY: Final = {Kind.REFUNDED: "payment provider", Kind.DISPUTE_LOST: "dispute"}  # the name in the record of a refund
+# The names in the record of a refund.
+_PROVIDER: Final = "payment provider"
+_DISPUTE: Final = "dispute"
 
 
 class CallbackView(BaseModel):
@@ -93,48 +106,62 @@ def _form(reader: Reader, answer: Answer) -> tuple[list[tuple[bytes, bytes]], by
 async def _answer(state: State, report: Report) -> Answer:
     """Have a report obeyed. Raises `NoSuchOrder`, as callbacks overtake each other: the provider is to try again."""
     hold = OrderId.parse(report.hold or "")
-    named = (report.payment_ref, report.amount, report.currency, report.hold and OrderId.cut(report.hold))
-    if report.kind is Kind.SUCCEEDED:
-        if hold is None:
-            _log.warning(
-                "payment %s is of %r, which is no hold of this service: ignored", report.payment_ref, named[-1]
-            )
-            return _IGNORED
-        found = await state.shop.submit(Confirm(*hold, *named[:3]))
-    elif report.kind not in _BY:
-        _log.warning("payment %s (%s %s, hold %s): %s, %s", *named, report.kind, report.why)
-        return _IGNORED
+    ref, told = report.payment_ref, (report.payment_ref, report.amount, report.currency)
+    name = report.hold and OrderId.cut(report.hold)
+    if report.kind is not Kind.SUCCEEDED:
+        found = await _of_payment(state, report, hold)
+    elif hold is not None:
+        paid = Confirm(*hold, *told, subtotal=report.subtotal, paid_at=report.paid_at)
+        found = await state.shop.submit(paid)
     else:
-        found = await _given_back(state, report, hold)
+        _log.warning("payment %s is of %r, which is no hold of this service: ignored", ref, name)
+        return _IGNORED
     if found.outcome not in (ConfirmOutcome.NOT_FOUND, RefundOutcome.NOT_FOUND):
         return found
-    began = report.at or report.paid_at
-    young = began is not None and time.time() - began < _OVERTAKES_S
-    if (young or began is None) if hold is not None else (young and report.hold is None):
-        _log.warning("no order for payment %s (%s %s, hold %s)", *named)
+    at = report.at or report.paid_at
+    is_young = at is not None and time.time() - at < _OVERTAKES_S
+    if (is_young or at is None) if hold is not None else (is_young and report.hold is None):
+        _log.warning("no order for payment %s (%s %s, hold %s)", *told, name)
         raise NoSuchOrder("no such order or payment, or not yet; nothing was done")
     if hold is None:
-        _log.warning("payment %s was given back, and no order of this service has it: ignored", report.payment_ref)
+        _log.warning("payment %s is %s, and no order of this service has it: ignored", ref, report.kind)
     else:
-        _log.error("payment %s (%s %s) is of hold %s, which is not here: look whose money it is", *named)
+        _log.error("payment %s (%s %s) is of hold %s, which is not here: whose money is it?", *told, name)
         state.unclaimed()
     return _IGNORED
 
 
-async def _given_back(state: State, report: Report, hold: OrderId | None) -> Answer:
+async def _of_payment(state: State, report: Report, hold: OrderId | None) -> Answer:
     """Note it with each order that has the payment; it may be that of an order for each of several items."""
-    orders: list[Order] = await state.shop.paid_with(report.payment_ref)
+    orders = await state.shop.paid_with(report.payment_ref)
     if report.amount is not None and hold is not None:
         orders = [order for order in orders if order.id == hold] or orders
-    about: dict[str, Any] = {name: getattr(report, name) for name in ("payment_ref", "amount", "currency")}
-    if report.amount is not None:
-        said = f"{report.message}\n{report.payment_ref}\n{report.amount}"
-        about["message"] = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
-        # What several orders were paid with, and which of them this is about, only the shop can tell.
-        about["part"] = report.part or len(orders) > 1
-    by = _BY[report.kind]
-    answers = [await state.shop.submit(Refund(*order.id, restock=False, by=by, **about)) for order in orders]
+    answers = [
+        await state.shop.submit(command)
+        for order in orders
+        for command in _commands(order.id, report, several=len(orders) > 1)
+    ]
     return answers[0] if answers else Answer(RefundOutcome.NOT_FOUND, 0)
+
+
+def _commands(order: OrderId, report: Report, *, several: bool) -> list[OrderCommand]:
+    """What a report means for an order that has the payment, or is one of several that have."""
+    about: dict[str, Any] = {name: getattr(report, name) for name in ("payment_ref", "amount", "currency")}
+    found: list[OrderCommand] = []
+    if report.kind in (Kind.REFUNDED, Kind.DISPUTE_LOST):
+        given = about | {"by": _PROVIDER if report.kind is Kind.REFUNDED else _DISPUTE}
+        if report.amount is not None or report.so_far is not None:
+            said = f"{report.message}\n{report.payment_ref}\n{report.amount}\n{report.so_far}"
+            given["message"] = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
+            # What several orders were paid with, and which of them this is about, only the shop can tell.
+            given |= {"so_far": report.so_far, "part": report.part or several}
+        found.append(Refund(*order, restock=False, **given))
+    if report.kind is not Kind.REFUNDED:
+        kind = EventKind(report.kind)
+        found.append(
+            Incident(*order, kind, **about, message=report.message, why=report.why, by=_PROVIDER)
+        )  # it closes a lost one
+    return found
 
 
 # No report of money is refused for the sake of an odd request id, which a proxy on the way may have made.
