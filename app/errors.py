@@ -11,6 +11,7 @@ SeckillError
 │   │   └── HasOrders           a change would forget orders that it doesn't know of
 │   ├── NotInCatalogue          an item that is not there yet is not in the catalogue either
 │   ├── HoursNotPossible        a sale would end before it starts
+│   ├── PriceNotPossible        a payment provider that is switched on can't charge such a price
 │   ├── StockBehind             the store has lost orders that were there before
 │   ├── FenceRefused            the store has seen a higher token than ours, or another batch
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
@@ -90,6 +91,10 @@ class NotInCatalogue(StockError):
 
 class HoursNotPossible(StockError):
     """An item's sale would end before it starts, or in no year that can be kept; nothing was written."""
+
+
+class PriceNotPossible(StockError):
+    """A payment provider that is switched on can't charge such a price; nothing was written."""
 
 
 class StockBehind(StockError):

@@ -16,6 +16,7 @@ from app import combination
 from app.dashboard import ControlRoom, Picture
 from app.errors import ConfigurationError
 from app.forever import run_forever
+from app.payments import registry as providers
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import registry
 from app.telemetry import logs
@@ -67,9 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     shown = catalogue_of(settings)
     webhook_of(settings)
     refunds_of(settings)
-    callbacks = payments.callbacks(
-        *(one.get_secret_value() if one else None for one in (settings.payments_secret, settings.stripe_secret))
-    )
+    callbacks = providers.readers(settings.callback_secrets, settings.providers)
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in (*unknown_variables(), *doubtful(settings), *not_promised):
@@ -136,6 +135,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 locks=TtlCache(lambda _: sale.readiness.contenders()),
                 warnings=not_promised,
                 callbacks=callbacks,
+                unclaimed=metrics.unclaimed,
                 auditor=sale.auditor,
                 sender=sale.sender,
                 cashier=sale.cashier,
@@ -169,7 +169,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in (holding, orders.router, stock.router, admin.router, dashboard.router, *rehearsing, health.router):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
-    for router in (buying, payments.router(), pages.router, dashboard.pages, orders.pages):
+    for router in (buying, payments.router(callbacks.keys()), pages.router, dashboard.pages, orders.pages):
         app.include_router(router)
     return app
 

@@ -283,6 +283,19 @@ class Settings(BaseSettings):
         description="the signing secret of Stripe's endpoint, for `POST /payments/stripe` (extra `stripe`); unset: "
         "they are refused",
     )
+    alipay_key: SecretStr | None = Field(
+        None,
+        description="the id of the app at Alipay, a colon, and Alipay's public key for it in base64, for "
+        "`POST /payments/alipay` (extra `alipay`); unset: they are refused",
+    )
+    providers: str = Field(
+        "",
+        description="payment providers of your own, as `name=module:Class`, separated by commas (docs/payments.md): "
+        "each takes `POST /payments/NAME`",
+    )
+    provider_secrets: SecretStr | None = Field(
+        None, description="their secrets, as `name:secret`, separated by blanks; of one provider there may be several"
+    )
     shop_token: SecretStr | None = Field(
         None,
         description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
@@ -326,6 +339,8 @@ class Settings(BaseSettings):
         "webhook_secret",
         "payments_secret",
         "stripe_secret",
+        "alipay_key",
+        "provider_secrets",
         "pay_url",
         "refunds",
         "holds_from",
@@ -386,6 +401,16 @@ class Settings(BaseSettings):
         own = [(OPERATOR, self.admin_token.get_secret_value())] if self.admin_token else []
         more = self.admin_tokens.get_secret_value().split(",") if self.admin_tokens else []
         return dict([*own, *((name, token) for name, _, token in (entry.partition(":") for entry in more))])
+
+    @property
+    def callback_secrets(self) -> dict[str, list[str]]:
+        """The secrets of the payment providers, by the providers' names."""
+        named = {"webhook": self.payments_secret, "stripe": self.stripe_secret, "alipay": self.alipay_key}
+        found = {name: [secret.get_secret_value()] for name, secret in named.items() if secret}
+        for entry in self.provider_secrets.get_secret_value().split() if self.provider_secrets else ():
+            name, _, secret = entry.partition(":")
+            found.setdefault(name, []).append(secret)
+        return found
 
     @property
     def only_shop_holds(self) -> bool:

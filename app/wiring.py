@@ -15,6 +15,7 @@ from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
 from app.outbox import Sender, Webhook
 from app.outbox.sender import AT_ONCE
+from app.payments import registry as providers
 from app.sale import Rules, Shop
 from app.sale.expiry import Expiry
 from app.settings import Settings
@@ -189,7 +190,8 @@ async def open_sale(
             )
             listed = catalogue_of(settings).told.keys() if settings.catalogue else None
             stands_on = (shop, backend.aio, store)
-            stock, orders = StockAdmin(*stands_on, learn=learn, catalogue=listed), OrderAdmin(*stands_on)
+            stock = StockAdmin(*stands_on, learn=learn, catalogue=listed, never_paid=_never_paid(settings))
+            orders = OrderAdmin(*stands_on)
             readiness = Readiness(*stands_on, learn=learn)
             metrics.watch_queues(lambda: shop.waiting_by_item)
             metrics.watch_blocked(lambda: shop.errors)
@@ -233,6 +235,13 @@ def _offices(
     """Make the candidates for sender and for cashier."""
     sender = _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
     return sender, _refunding(settings, backend, store, observer, shop) if store.holds else None
+
+
+def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
+    """What says why the payment providers that are switched on can't charge a price."""
+    kinds = providers.classes(settings.callback_secrets, settings.providers).values()
+    units = [kind.units for kind in kinds if kind.units is not None]
+    return lambda price, currency: next(filter(None, (one.why_not(price, currency) for one in units)), None)
 
 
 def _sending(

@@ -7,6 +7,7 @@ import httpx
 
 from app.cashier.provider import Became, Result, Wish
 from app.errors import ConfigurationError
+from app.payments.stripe import UNITS
 
 try:
     import stripe as library
@@ -55,7 +56,7 @@ class Stripe:
     def _params(self, payment: dict[str, str], wish: Wish) -> Any:
         params: dict[str, Any] = {**payment, "metadata": {"seckill": wish.key, "order": wish.order.name}}
         if wish.request.amount is not None:
-            params["amount"] = wish.request.amount
+            params["amount"] = UNITS.own(wish.request.amount, wish.request.currency or "")
         return params
 
     async def _made(self, payment: dict[str, str], key: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Final
 
 from typing_extensions import Unpack
 
-from app.errors import HoursNotPossible, NotInCatalogue, StockCorrupt, StockError, UnknownItem
+from app.errors import HoursNotPossible, NotInCatalogue, PriceNotPossible, StockCorrupt, StockError, UnknownItem
 from app.orders import LATEST, TermsChange
 from app.sale.shop import Shop
 from app.stock import Change, Fence, Level, Restock, StockStore
@@ -24,7 +24,8 @@ class StockAdmin:
     """The operator's side of the stock. It lives on the shop's event loop.
 
     `learn` holds the store to the orders that other processes have seen (of the auditor's record); `catalogue`: the
-    items that may be put on sale, None: any. Changes are logged with `by`, the operator's name.
+    items that may be put on sale, None: any; `never_paid` says why such a price, in the minor unit of its currency,
+    can't be charged, or None. Changes are logged with `by`, the operator's name.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class StockAdmin:
         *,
         learn: Callable[[], Awaitable[None]],
         catalogue: Collection[str] | None = None,
+        never_paid: Callable[[int, str], str | None] = lambda *_: None,
     ) -> None:
         self._shop = shop
         self._locks = locks
         self._store = store
         self._learn = learn
         self.catalogue = catalogue
+        self._never_paid = never_paid
 
     async def items(self) -> list[str]:
         """The names of the items that have a stock."""
@@ -71,7 +74,7 @@ class StockAdmin:
         lock = self._locks.lock(self._shop.lock_name(sku))
         async with lock.holding(wait_s=wait_s) as grant:
             if change := how.get("terms"):
-                await self._refuse_odd_hours(sku, change)
+                await self._refuse_odd_terms(sku, change)
             grant.ensure_held()
             level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, **how)
         self._shop.look_again(sku)
@@ -97,7 +100,10 @@ class StockAdmin:
         hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(catalogue)[:20])}"
         raise NotInCatalogue(f"{sku!r} is not in the catalogue; {hint}")
 
-    async def _refuse_odd_hours(self, sku: str, change: TermsChange) -> None:
+    async def _refuse_odd_terms(self, sku: str, change: TermsChange) -> None:
+        price, currency = change.get("price"), change.get("currency")
+        if price is not None and currency is not None and (why := self._never_paid(price, currency)):
+            raise PriceNotPossible(why)
         for name, at in (("starts_at", change.get("starts_at")), ("ends_at", change.get("ends_at"))):
             if not 0 <= (at or 0) <= LATEST:
                 raise HoursNotPossible(f"{name} must be from 1970 to 5138")

@@ -114,6 +114,9 @@ class Metrics(Observer):
             "audits", "Audits by this instance, by result", "result", "consistent", "violated", "failed"
         )
 
+        self._unclaimed = Counter(
+            "seckill_payments_unclaimed", "Payments of a hold that is not here, an hour old", registry=registry
+        )
         self._events = self._counter(
             "events",
             "Attempts to deliver an event, by result",
@@ -233,6 +236,10 @@ class Metrics(Observer):
     @override
     def audited(self, result: str) -> None:
         self._audits.labels(result).inc()
+
+    def unclaimed(self) -> None:
+        """Count a payment of a hold that is not here, and won't come any more."""
+        self._unclaimed.inc()
 
     @override
     def delivered(self, result: str) -> None:

@@ -21,7 +21,7 @@ from app.web.headers import with_headers
 from app.web.state import State
 
 _DOCUMENT: Final = "/openapi.json"
-_CALLBACKS_MAX: Final = 500  # of payment providers, likewise; some have a whole order in them
+_CALLBACKS_MAX: Final = 500  # of payment providers, likewise
 _WISHES_MAX: Final = 5000  # bodies of holds that are on their way at once
 
 
@@ -49,7 +49,9 @@ class Application(FastAPI):
         self._bodies = Bodies(timeout_s=body_timeout_s)
         # A crowd's, each with a few words.
         self._wishes = Bodies(timeout_s=body_timeout_s, bytes_max=holds.BODY_MAX_BYTES, strangers_max=_WISHES_MAX)
-        self._callbacks = Bodies(timeout_s=body_timeout_s, strangers_max=_CALLBACKS_MAX)
+        self._callbacks = Bodies(
+            timeout_s=body_timeout_s, bytes_max=payments.BODY_MAX_BYTES, strangers_max=_CALLBACKS_MAX
+        )
         # The liveness probe has a queue of its own: no crowd of readers can starve it.
         self._readers, self._operators, self._probes = (
             Admission(self._read, at_once=readers_max, buyers_wait=self._buyers_wait) for _ in range(3)
@@ -104,8 +106,8 @@ class Application(FastAPI):
             return purchase.ROUTE, None
         if holds.is_route(method, path):
             return holds.ROUTE, self._wishes
-        if method == "POST" and path in payments.ROUTES:
-            return payments.ROUTES[path], self._callbacks
+        if payments.is_route(method, path):
+            return payments.ROUTE, self._callbacks
         return None, None
 
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:

@@ -169,6 +169,7 @@ def read(call: Call) -> Asked:
     command: OrderCommand
     match said:
         case ConfirmRequest():
+            _refuse_other_names(state, said.payment_ref)
             command = Confirm(*order, said.payment_ref, said.amount, said.currency, key, said.subtotal, said.paid_at)
         case CancelRequest():
             if said.units is not None and key is None:
@@ -177,6 +178,14 @@ def read(call: Call) -> Asked:
         case _:
             command = Extend(*order, key)
     return Asked(command, _form(state, order.sku))
+
+
+def _refuse_other_names(state: State, payment_ref: str) -> None:
+    """Refuse a name by which the provider's callback will not call the payment: it would be a second payment."""
+    for reader in state.callbacks.values():
+        for begin, what in reader.other_names.items():
+            if payment_ref.startswith(begin):
+                raise invalid_field("payment_ref", f"that is the name {what}", where="body")
 
 
 def _form(state: State, sku: str) -> Form:
@@ -229,10 +238,13 @@ def parse(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        parts = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestValidationError(
-            [{**part, "loc": ("body", *(part["loc"] or ("body",)))} for part in parts]
-        ) from None
+        raise invalid(error) from None
+
+
+def invalid(error: ValidationError) -> RequestValidationError:
+    """Make the error of a body, which names the field."""
+    parts = error.errors(include_url=False, include_context=False, include_input=False)
+    return RequestValidationError([{**part, "loc": ("body", *(part["loc"] or ("body",)))} for part in parts])
 
 
 # -- as routes of FastAPI's --------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Callbacks of payment providers: they report on a payment, and our commands do the rest.
 
 A callback may come twice, late, or before the one that it follows. The answer to an expected callback is the command's
-outcome with 200, as providers repeat whatever is not 2xx; only "no such order (yet)" and "try again" are not 2xx.
+outcome with 200, as providers repeat whatever is not 2xx; only "no such order yet" and "try again" are not 2xx.
 
 A payment that fails, or is cancelled, frees nothing: the buyer may have begun another one. A hold ends by its deadline,
 or by its buyer. A refund is found by its payment, as few providers repeat the hold there. What is signed and speaks of
@@ -11,66 +11,49 @@ money is never dropped without a line in the log.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Set
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Any, Final
 
-import standardwebhooks
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
-from pydantic import BaseModel, Field, model_validator
-from pydantic_core import to_json
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 
-from app.errors import ConfigurationError, NoCallbacks, NoSuchOrder, NotSigned
-from app.orders import CURRENCY_PATTERN, Answer, Confirm, ConfirmOutcome, Notice, OrderId, Refund, RefundOutcome
-from app.outbox.webhook import signer
-from app.web import holds
+from app.errors import NoCallbacks, NoSuchOrder, NotSigned
+from app.orders import (
+    Answer,
+    Confirm,
+    ConfirmOutcome,
+    EventKind,
+    Incident,
+    Notice,
+    OrderCommand,
+    OrderId,
+    Refund,
+    RefundOutcome,
+)
+from app.payments import Kind, Reader, Report
+from app.payments.generic import Callback
+from app.payments.registry import PROVIDERS
+from app.web import holds, problems
 from app.web.call import Asked, Call, Route, asgi
-from app.web.problems import responses
+from app.web.identity import is_buyer
+from app.web.problems import invalid_field, responses
 from app.web.raw_endpoint import RawEndpoint
 from app.web.state import State
 
 _log = logging.getLogger(__name__)
 
-PATH: Final = "/payments/webhook"
-STRIPE: Final = "/payments/stripe"
-_PROVIDER: Final = "payment provider"  # the name in the record of a refund
-_OVERTAKES_S: Final = 3600.0  # a refund that comes before its payment is asked for again for so long
+PATH: Final = "/payments/"
+BODY_MAX_BYTES: Final = 1_048_576  # some have a whole order in them
+_REF_MAX: Final = 200
+_OVERTAKES_S: Final = 3600.0  # a notice of a payment that is not here is asked for again for so long
 _MESSAGE_DIGITS: Final = 16
 _IGNORED: Final = Answer(Notice.IGNORED, 0)
-
-
-class Payment(BaseModel):
-    """A payment of a hold; of a refund the hold need not be said."""
-
-    hold: str | None = Field(None, min_length=1, max_length=200, description="the id of the hold")
-    payment_ref: str = Field(
-        min_length=1, max_length=200, pattern=holds.TEXT, description="the provider's own name of the payment"
-    )
-    amount: Annotated[int | None, Field(ge=0, le=10**15, strict=True)] = Field(
-        None, description="what was paid, or given back: less than what was paid is a part, which ends no order"
-    )
-    currency: Annotated[str | None, Field(pattern=CURRENCY_PATTERN)] = None
-
-
-class _Head(BaseModel):
-    """The part that every callback has."""
-
-    type: str
-
-
-class Callback(BaseModel):
-    """A provider's report on a payment."""
-
-    type: Literal["payment.succeeded", "payment.failed", "payment.canceled", "payment.refunded"]
-    timestamp: str | None = None
-    data: Payment
-
-    @model_validator(mode="after")
-    def _says_of_what(self) -> Self:
-        if self.data.hold is None and self.type == "payment.succeeded":
-            raise ValueError("data.hold is needed")
-        return self
+# The names in the record of a refund.
+_PROVIDER: Final = "payment provider"
+_DISPUTE: Final = "dispute"
 
 
 class CallbackView(BaseModel):
@@ -79,250 +62,173 @@ class CallbackView(BaseModel):
     outcome: str
 
 
-_TYPES: Final = get_args(Callback.model_fields["type"].annotation)
-
-
-class Report(NamedTuple):
-    """A callback.
-
-    `message`: its name, which is the same each time that it comes; `at`: when the provider wrote it, in seconds since
-    1970, if it says so; `part`: it says that it is about a part of a payment.
-    """
-
-    callback: Callback
-    message: str
-    at: float | None = None
-    part: bool = False
-
-
-Read = Callable[[bytes, Mapping[str, str]], Report | None]
-
-
-def standard(secret: str) -> Read:
-    """The reader of callbacks that are signed as Standard Webhooks has it. Raises `ConfigurationError`."""
-    verifier = signer(secret, "SECKILL_PAYMENTS_SECRET")
-
-    def read(body: bytes, headers: Mapping[str, str]) -> Report | None:
-        try:
-            verifier.verify(body, dict(headers), json_parse=False)
-        except (standardwebhooks.WebhookVerificationError, ValueError) as error:  # ValueError: a header that is none
-            raise NotSigned(str(error)) from None
-        kind = holds.parse(_Head, body).type
-        if kind not in _TYPES:
-            _log.info("a callback of the type %r is ignored", kind)
-            return None
-        return Report(holds.parse(Callback, body), headers["webhook-id"])
-
-    return read
-
-
-_OF_STRIPE: Final = {
-    "checkout.session.completed": "payment.succeeded",
-    "checkout.session.async_payment_succeeded": "payment.succeeded",
-    "payment_intent.succeeded": "payment.succeeded",
-    "charge.refunded": "payment.refunded",
-}
-
-
-class _StripeObject(BaseModel):
-    """The parts of a session, a payment intent or a charge that we read."""
-
-    id: str | None = None
-    metadata: dict[str, Any] | None = None
-    client_reference_id: str | None = None
-    payment_intent: str | dict[str, Any] | None = None
-    payment_status: str | None = None
-    amount: int | None = None
-    amount_total: int | None = None
-    amount_received: int | None = None
-    amount_refunded: int = 0
-    refunded: bool | None = None
-    currency: str | None = None
-
-
-class _StripeBefore(BaseModel):
-    amount_refunded: int | None = None
-
-
-class _StripeData(BaseModel):
-    object: _StripeObject
-    previous_attributes: _StripeBefore | None = None
-
-
-class _StripeEvent(BaseModel):
-    id: str = ""
-    created: float | None = None
-    data: _StripeData
-
-
-def stripe(secret: str) -> Read:
-    """The reader of Stripe's callbacks. Raises `ConfigurationError` where its library is not installed."""
-    try:
-        from stripe import SignatureVerificationError, WebhookSignature
-    except ImportError:
-        raise ConfigurationError(
-            "SECKILL_STRIPE_SECRET needs Stripe's library; in the checkout: pip install '.[stripe]'"
-        ) from None
-
-    def read(body: bytes, headers: Mapping[str, str]) -> Report | None:
-        try:
-            WebhookSignature.verify_header(body.decode(), headers.get("stripe-signature"), secret, 300)
-        except (SignatureVerificationError, ValueError, TypeError) as error:  # of one that isn't ASCII
-            raise NotSigned(str(error)) from None
-        kind = holds.parse(_Head, body).type
-        report = _of_stripe(_OF_STRIPE[kind], holds.parse(_StripeEvent, body)) if kind in _OF_STRIPE else None
-        if report is None:
-            _log.info("Stripe's event of the type %r is ignored", kind)
-        return report
-
-    return read
-
-
-def _of_stripe(kind: str, event: _StripeEvent) -> Report | None:
-    """Translate an event of Stripe's; None if it says nothing of a payment of ours."""
-    about, before = event.data.object, event.data.previous_attributes
-    hold = (about.metadata or {}).get("hold") or about.client_reference_id
-    # A payment has the same name, whichever of its objects an event is about.
-    ref = about.payment_intent or about.id
-    ref = ref.get("id") if isinstance(ref, dict) else ref
-    part = None
-    if kind == "payment.refunded":
-        # The charge says how much was given back so far.
-        earlier = (before and before.amount_refunded) or 0
-        part = None if about.refunded else max(0, about.amount_refunded - earlier)
-        data: dict[str, Any] = {"hold": hold, "payment_ref": ref, "amount": part}
-    elif not hold or about.payment_status == "unpaid":  # a session of a way to pay that takes days
-        return None
-    else:
-        sums = (about.amount_total, about.amount_received, about.amount)
-        amount = next((one for one in sums if one is not None), None)
-        if amount is None:  # a session that only keeps a card for later
-            return None
-        data = {"hold": hold, "payment_ref": ref, "amount": amount}
-    data["currency"] = (about.currency or "").upper() or None
-    callback = holds.parse(Callback, to_json({"type": kind, "data": data}))
-    return Report(callback, event.id, event.created, part=part is not None)
+def is_route(method: str, path: str) -> bool:
+    """Return whether a request is a callback."""
+    return method == "POST" and path.startswith(PATH)
 
 
 def read(call: Call) -> Asked:
     """Read a callback. Raises `NoCallbacks`, `NotSigned`, or `RequestValidationError`, which names the field."""
     holds.refuse_query(call.query)
-    reader = call.state.callbacks.get(call.path)
+    name = call.path.removeprefix(PATH)
+    reader = call.state.callbacks.get(name)
     if reader is None:
-        name = "SECKILL_PAYMENTS_SECRET" if call.path == PATH else "SECKILL_STRIPE_SECRET"
-        raise NoCallbacks(f"switched off: {name} is not set")
+        if name not in PROVIDERS:
+            raise HTTPException(404, "Not Found")
+        raise NoCallbacks(f"switched off: {PROVIDERS[name].setting} is not set")
     headers = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in holds.headers_of(call.headers).items()
     }
     try:
-        report: Report | None = reader(call.body, headers)
+        report = reader.read(call.body, headers)
     except NotSigned as error:
-        _log.warning("a callback that is not signed by the payment provider: %s", error)
+        level = problems.loudness(call.path, NotSigned)  # as anybody may send some
+        _log.log(level, "a callback to %s that the payment provider has not signed: %s", call.path, error)
         raise
-    if report is None:
-        return Asked(_IGNORED, _form)
-    about = report.callback.data
-    match report.callback.type:
-        case "payment.succeeded":
-            return Asked(_succeeded(call.state, about), partial(_form, about=about))
-        case "payment.refunded":
-            return Asked(partial(_refunded, call.state, report), partial(_form, about=about))
-        case _:
-            return Asked(_IGNORED, _form)
+    except ValidationError as error:
+        raise holds.invalid(error) from None
+    except ValueError as error:
+        raise invalid_field("body", str(error), where="body") from None
+    if report is None or report.kind in (Kind.FAILED, Kind.CANCELED):
+        _log.info("a callback to %s about no payment that was made or given back is ignored", call.path)
+        return Asked(_IGNORED, partial(_form, reader))
+    if not is_buyer(report.payment_ref, _REF_MAX):
+        raise invalid_field("payment_ref", f"1 to {_REF_MAX} printable characters", where="body")
+    return Asked(partial(_answer, call.state, report), partial(_form, reader))
 
 
-def _form(answer: Answer, *, about: Payment | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Raises `NoSuchOrder`, as callbacks overtake each other: the provider is to try again."""
-    if about is not None and answer.outcome in (ConfirmOutcome.NOT_FOUND, RefundOutcome.NOT_FOUND):
-        hold = about.hold and OrderId.cut(about.hold)
-        _log.warning("no order for payment %s (%s %s, hold %s)", about.payment_ref, about.amount, about.currency, hold)
-        raise NoSuchOrder("no such order or payment, or not yet; nothing was done")
+def _form(reader: Reader, answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    if reader.taken is not None:
+        return [(b"content-type", b"text/plain; charset=utf-8")], reader.taken.encode()
     return [(b"content-type", b"application/json")], CallbackView(outcome=answer.outcome).model_dump_json().encode()
 
 
-def _succeeded(state: State, paid: Payment) -> Confirm | Answer:
-    order = OrderId.parse(paid.hold or "")
-    if order is None:
-        _log.warning(
-            "payment %s is of %r, which is no hold of this service: ignored",
-            paid.payment_ref,
-            OrderId.cut(paid.hold or ""),
-        )
+async def _answer(state: State, report: Report) -> Answer:
+    """Have a report obeyed. Raises `NoSuchOrder`, as callbacks overtake each other: the provider is to try again."""
+    hold = OrderId.parse(report.hold or "")
+    ref, told = report.payment_ref, (report.payment_ref, report.amount, report.currency)
+    name = report.hold and OrderId.cut(report.hold)
+    if report.kind is not Kind.SUCCEEDED:
+        found = await _of_payment(state, report, hold)
+    elif hold is not None:
+        paid = Confirm(*hold, *told, subtotal=report.subtotal, paid_at=report.paid_at)
+        found = await state.shop.submit(paid)
+    else:
+        _log.warning("payment %s is of %r, which is no hold of this service: ignored", ref, name)
         return _IGNORED
-    return Confirm(*order, paid.payment_ref, paid.amount, paid.currency)
-
-
-async def _refunded(state: State, report: Report) -> Answer:
-    """Note a refund with each order that has the payment; it may be that of an order for each of several items."""
-    given = report.callback.data
-    ref, named = given.payment_ref, OrderId.parse(given.hold or "")
-    orders = await state.shop.paid_with(ref)
-    if given.amount is not None and named is not None:
-        orders = [order for order in orders if order.id == named] or orders
-    about: dict[str, Any] = {"payment_ref": ref, "by": _PROVIDER, "amount": given.amount, "currency": given.currency}
-    if given.amount is not None:
-        said = f"{report.message}\n{ref}\n{given.amount}"
-        about["message"] = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
-        # What several orders were paid with, and which of them this is about, only the shop can tell.
-        about["part"] = report.part or len(orders) > 1
-    answers = [await state.shop.submit(Refund(*order.id, restock=False, **about)) for order in orders]
-    if answers:
-        return answers[0]
-    # A refund of a payment that has not come yet would be forgotten by the time the payment comes.
-    if named is not None or (report.at is not None and time.time() - report.at < _OVERTAKES_S):
-        return Answer(RefundOutcome.NOT_FOUND, 0)
-    _log.warning("payment %s was given back, and no order of this service has it: ignored", ref)
+    if found.outcome not in (ConfirmOutcome.NOT_FOUND, RefundOutcome.NOT_FOUND):
+        return found
+    at = report.at or report.paid_at
+    is_young = at is not None and time.time() - at < _OVERTAKES_S
+    if (is_young or at is None) if hold is not None else (is_young and report.hold is None):
+        _log.warning("no order for payment %s (%s %s, hold %s)", *told, name)
+        raise NoSuchOrder("no such order or payment, or not yet; nothing was done")
+    if hold is None:
+        _log.warning("payment %s is %s, and no order of this service has it: ignored", ref, report.kind)
+    else:
+        _log.error("payment %s (%s %s) is of hold %s, which is not here: whose money is it?", *told, name)
+        state.unclaimed()
     return _IGNORED
 
 
-# No report of money is refused for the sake of an odd request id, which a proxy on the way may have made.
-ROUTES: Final = {path: Route(path, read, strict=False) for path in (PATH, STRIPE)}
+async def _of_payment(state: State, report: Report, hold: OrderId | None) -> Answer:
+    """Note it with each order that has the payment; it may be that of an order for each of several items."""
+    orders = await state.shop.paid_with(report.payment_ref)
+    if report.amount is not None and hold is not None:
+        orders = [order for order in orders if order.id == hold] or orders
+    answers = [
+        await state.shop.submit(command)
+        for order in orders
+        for command in _commands(order.id, report, several=len(orders) > 1)
+    ]
+    return answers[0] if answers else Answer(RefundOutcome.NOT_FOUND, 0)
 
 
-def router() -> APIRouter:
-    """The routes, with their description."""
-    found = APIRouter(tags=["payments"])
-
-    async def payment_webhook(_: Request) -> Response:
-        """Take a report on a payment, signed as Standard Webhooks has it (`SECKILL_PAYMENTS_SECRET`).
-
-        succeeded: the hold is confirmed; failed and canceled: nothing, as the buyer may try again until the deadline;
-        refunded: noted with the order that has the payment, and the units stay out of the sale. A part of what was
-        paid is noted, too, and the order stays as it is.
-        """
-        return RawEndpoint(partial(asgi, ROUTES[PATH]))
-
-    async def stripe_webhook(_: Request) -> Response:
-        """Take Stripe's report, with its own signature (`SECKILL_STRIPE_SECRET`); `metadata.hold` names the hold."""
-        return RawEndpoint(partial(asgi, ROUTES[STRIPE]))
-
-    answers: dict[str, Any] = {
-        "response_model": CallbackView,
-        "responses": responses(400, 403, 408, 409, 413, 422, 503),
-    }
-
-    def body(schema: dict[str, Any]) -> dict[str, Any]:
-        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-    def header(name: str) -> dict[str, Any]:
-        return {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
-
-    schema = Callback.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema["properties"]["data"] = schema.pop("$defs")["Payment"]
-    own = [header(f"webhook-{name}") for name in ("id", "timestamp", "signature")]
-    found.add_api_route(
-        PATH, payment_webhook, methods=["POST"], **answers, openapi_extra={**body(schema), "parameters": own}
-    )
-    of_stripe = {**body({"type": "object"}), "parameters": [header("Stripe-Signature")]}
-    found.add_api_route(STRIPE, stripe_webhook, methods=["POST"], **answers, openapi_extra=of_stripe)
+def _commands(order: OrderId, report: Report, *, several: bool) -> list[OrderCommand]:
+    """What a report means for an order that has the payment, or is one of several that have."""
+    about: dict[str, Any] = {name: getattr(report, name) for name in ("payment_ref", "amount", "currency")}
+    found: list[OrderCommand] = []
+    if report.kind in (Kind.REFUNDED, Kind.DISPUTE_LOST):
+        given = about | {"by": _PROVIDER if report.kind is Kind.REFUNDED else _DISPUTE}
+        if report.amount is not None or report.so_far is not None:
+            said = f"{report.message}\n{report.payment_ref}\n{report.amount}\n{report.so_far}"
+            digest = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
+            given["message"] = report.part_name or digest
+            # What several orders were paid with, and which of them this is about, only the shop can tell.
+            given |= {"so_far": report.so_far, "part": report.part or several}
+        found.append(Refund(*order, restock=False, **given))
+    if report.kind is not Kind.REFUNDED:
+        kind = EventKind(report.kind)
+        found.append(
+            Incident(
+                *order,
+                kind,
+                **about,
+                message=report.message,
+                why=report.why,
+                by=_PROVIDER,
+                name=report.part_name,
+            )
+        )  # it closes a lost one
     return found
 
 
-def callbacks(payments_secret: str | None, stripe_secret: str | None) -> dict[str, Read]:
-    """Return the readers of callbacks that have a secret, by their paths. Raises `ConfigurationError`."""
-    found: dict[str, Read] = {}
-    if payments_secret is not None:
-        found[PATH] = standard(payments_secret)
-    if stripe_secret is not None:
-        found[STRIPE] = stripe(stripe_secret)
+# No report of money is refused for the sake of an odd request id, which a proxy on the way may have made.
+ROUTE: Final = Route(f"{PATH}PROVIDER", read, strict=False)
+
+
+# -- as routes of FastAPI's --------------------------------------------------------------------------------------------
+
+
+async def webhook(_: Request) -> Response:
+    """Take a report on a payment, signed as Standard Webhooks has it (`SECKILL_PAYMENTS_SECRET`).
+
+    succeeded: the hold is confirmed; failed and canceled: nothing, as the buyer may try again until the deadline;
+    refunded: noted with the order that has the payment, and the units stay out of the sale. A part of what was
+    paid is noted, too, and the order stays as it is.
+    """
+    return RawEndpoint(partial(asgi, ROUTE))
+
+
+async def stripe(_: Request) -> Response:
+    """Take Stripe's report, with its own signature (`SECKILL_STRIPE_SECRET`); `metadata.hold` names the hold."""
+    return RawEndpoint(partial(asgi, ROUTE))
+
+
+async def alipay(_: Request) -> Response:
+    """Take Alipay's report, with its own signature (`SECKILL_ALIPAY_KEY`); `passback_params` names the hold.
+
+    The answer to what was taken is the text `success`, as Alipay wants it.
+    """
+    return RawEndpoint(partial(asgi, ROUTE))
+
+
+async def own(_: Request) -> Response:
+    """Take the report of a provider of the shop's own (`SECKILL_PROVIDERS`)."""
+    return RawEndpoint(partial(asgi, ROUTE))
+
+
+def router(names: Set[str]) -> APIRouter:
+    """The routes of these providers, with their description."""
+    found = APIRouter(tags=["payments"])
+    answers = responses(400, 403, 408, 409, 413, 422, 503)
+    schema = Callback.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema["properties"]["data"] = schema.pop("$defs")["Payment"]
+
+    def add(name: str, endpoint: Any, *headers: str, media: str = "application/json", **schema: Any) -> None:
+        extra: dict[str, Any] = {
+            "requestBody": {"required": True, "content": {media: {"schema": schema or {"type": "object"}}}},
+            "parameters": [
+                {"name": name, "in": "header", "required": True, "schema": {"type": "string"}} for name in headers
+            ],
+        }
+        about: dict[str, Any] = {"name": f"{name}_callback", "responses": answers, "openapi_extra": extra}
+        about |= {"response_class": PlainTextResponse} if endpoint is alipay else {"response_model": CallbackView}
+        found.add_api_route(f"{PATH}{name}", endpoint, methods=["POST"], **about)
+
+    add("webhook", webhook, *(f"webhook-{name}" for name in ("id", "timestamp", "signature")), **schema)
+    add("stripe", stripe, "Stripe-Signature")
+    add("alipay", alipay, media="application/x-www-form-urlencoded")
+    for name in names - PROVIDERS.keys():
+        add(name, own)
     return found

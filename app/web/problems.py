@@ -43,6 +43,7 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.StockError: (503, "Stock not available"),
     LockError: (503, "Lock not available"),
     errors.HoursNotPossible: (422, "Not possible hours"),
+    errors.PriceNotPossible: (422, "Not a possible price"),
     errors.HasOrders: (412, "Orders would be forgotten"),
     errors.NotInCatalogue: (422, "Not in the catalogue"),
     errors.StockNotAsExpected: (412, "The stock is not as expected"),
@@ -59,6 +60,7 @@ _FIELDS: Final[dict[type[Exception], str]] = {
     errors.UnknownItem: "sku",
     errors.NotInCatalogue: "sku",
     errors.HoursNotPossible: "ends_at",
+    errors.PriceNotPossible: "price",
     errors.ItemNotPossible: "sku",
     errors.BuyerRequired: "buyer",
     errors.BuyerNotSigned: "buyer",
@@ -202,7 +204,7 @@ def of(error: Exception, method: str, route: str) -> Response:
     field = _FIELDS.get(kind)
     detail = title if isinstance(error, _INTERNAL) else str(error)
     if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
-        _log.log(_loudness(route, kind), "%s %s: %s", method, route, error)
+        _log.log(loudness(route, kind), "%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
@@ -215,8 +217,8 @@ def title(error: Exception) -> str:
     return next(_STATUSES[kind][1] for kind in type(error).__mro__ if kind in _STATUSES)
 
 
-def _loudness(route: str, kind: type[Exception]) -> int:
-    """The log level: a warning once a second, not for each buyer of a rush."""
+def loudness(route: str, kind: type[Exception]) -> int:
+    """The log level of an error: a warning once a second, not for each buyer of a rush."""
     now = time.monotonic()
     if now - _said.get((route, kind), -_SILENCE_S) < _SILENCE_S:
         return logging.DEBUG

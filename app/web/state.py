@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastapi import Request
 
@@ -10,6 +10,7 @@ from app.audit import Auditor, AuditVerdict
 from app.cashier import Cashier
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.outbox import Sender
+from app.payments import Reader
 from app.sale import Shop
 from app.stock import Level
 from app.web.auth import AdminAuth
@@ -35,7 +36,8 @@ class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
     `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key;
-    `only_shop_holds`: a hold needs the shop's token; `callbacks`: read payment providers', by their paths;
+    `only_shop_holds`: a hold needs the shop's token; `callbacks`: the readers of payment providers, by
+    their names; `unclaimed`: counts a payment of a hold that is not here;
     `catalogue`: the descriptions of the items; `pay_url`: where buyers pay, or ""; `request_ids`: whether purchases
     have ids, too, and all requests a line in the log.
 
@@ -62,7 +64,8 @@ class State:
     unpriced: TtlCache[list[str]]
     locks: TtlCache[list[Contender]]
     warnings: list[str]
-    callbacks: Mapping[str, Callable[[bytes, Mapping[str, str]], Any]]
+    callbacks: Mapping[str, Reader]
+    unclaimed: Callable[[], None]
     auditor: Auditor | None = None
     sender: Sender | None = None
     cashier: Cashier | None = None

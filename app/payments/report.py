@@ -1,0 +1,82 @@
+"""What payment providers report, and the interface by which each is read."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.orders import CURRENCY_PATTERN
+from app.payments.units import Units
+
+Amount = Annotated[int, Field(ge=0, le=10**15, strict=True)]
+
+
+class Kind(StrEnum):
+    """What a notice says of a payment."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # or was not made in time; the buyer may have begun another one
+    CANCELED = "canceled"  # likewise
+    REFUNDED = "refunded"
+    REFUND_FAILED = "refund_failed"  # it was told before, and the money is here again
+    DISPUTED = "disputed"  # the buyer wants it back through their bank
+    DISPUTE_WON = "dispute_won"
+    DISPUTE_LOST = "dispute_lost"  # the bank has taken it back
+
+
+class Report(BaseModel):
+    """A provider's notice of a payment. Amounts are in the minor unit of `currency` that ISO 4217 gives it.
+
+    `payment_ref`: the payment's one name, whatever the notice is about. `message`: the name of what it tells, which is
+    the same however often, and by whichever notice, that is told: of a refund that failed, or a dispute, its own name.
+    `hold`: the hold that the shop named to the provider, if the notice repeats it; it may be
+    anything. `amount`: what was charged, given back or is disputed; None: not said, and of a refund all. `subtotal`:
+    what of it is for the goods, at their price: without tax, shipping and discounts; None: all. `so_far`: of a refund,
+    what was given back of the payment in all, if that is said. `part`: it is not the whole payment, whatever it is for
+    one order; `part_name`: the part that the cashier has asked for, by its name. `paid_at`: when the buyer paid;
+    `at`: when the notice was written first; both by the provider's clock, in seconds since 1970. `why`: the reason of
+    a dispute, or of a refund that failed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    payment_ref: str = Field(min_length=1, max_length=200)
+    message: str = Field(max_length=200)
+    hold: str | None = None
+    amount: Amount | None = None
+    currency: Annotated[str | None, Field(pattern=CURRENCY_PATTERN)] = None
+    subtotal: Amount | None = None
+    so_far: Amount | None = None
+    part: bool = False
+    part_name: str | None = None
+    paid_at: float | None = None
+    at: float | None = None
+    why: str = Field("", max_length=200)
+
+
+class Reader(ABC):
+    """Reads the notices of one provider.
+
+    `taken`: the body of the answer by which this provider knows that a notice was taken; None: it looks at the status,
+    which is 200. `units`: its minor units, if they are not those of ISO 4217. `other_names`: how names begin that are
+    not the one of a payment, and what they are of: a shop that confirms with such a one is told so.
+    """
+
+    taken: ClassVar[str | None] = None
+    units: ClassVar[Units | None] = None
+    other_names: ClassVar[Mapping[str, str]] = {}
+
+    @abstractmethod
+    def __init__(self, secrets: Sequence[str]) -> None:
+        """Make a reader that believes what any of these secrets has signed. Raises `ConfigurationError`."""
+
+    @abstractmethod
+    def read(self, body: bytes, headers: Mapping[str, str]) -> Report | None:
+        """Read a notice; None if it says nothing about a payment of a hold. Names of headers are in small letters.
+
+        Raises `NotSigned` for what this provider has not signed, and `ValueError` for what can't be understood: it is
+        answered 422, with the error's text.
+        """

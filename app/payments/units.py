@@ -1,0 +1,47 @@
+"""A provider's own minor units, where they are not those of ISO 4217."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app import money
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The minor units of a provider. `decimals`: which currencies have so many in its amounts; all others have two.
+
+    `steps`: of amounts with so many decimals only multiples of this are charged; `unknown`: currencies in which it
+    charges nothing.
+    """
+
+    provider: str
+    decimals: Mapping[int, str]
+    steps: Mapping[int, int] = field(default_factory=dict)
+    unknown: str = ""
+
+    def iso(self, amount: int | None, currency: str | None) -> int | None:
+        """The same amount in the minor unit of ISO 4217. Raises `ValueError` if it has a fraction there."""
+        if amount is None or currency is None:
+            return amount
+        whole, rest = divmod(amount * int(10 ** money.decimals(currency)), int(10 ** self._decimals(currency)))
+        if rest:
+            raise ValueError(f"amount: {amount} is no whole number of {currency}'s minor unit")
+        return whole
+
+    def own(self, amount: int, currency: str) -> int:
+        """The provider's amount, of one in the minor unit of ISO 4217. Raises `ValueError` if it has a fraction."""
+        whole, rest = divmod(amount * int(10 ** self._decimals(currency)), int(10 ** money.decimals(currency)))
+        if rest:
+            raise ValueError(f"{self.provider} has no {money.written(amount, currency)}")
+        return whole
+
+    def why_not(self, price: int, currency: str) -> str | None:
+        """Why such a price, in the minor unit of ISO 4217, can't be charged; None if it can."""
+        if currency in self.unknown:
+            return f"{self.provider} doesn't charge in {currency}"
+        its = self._decimals(currency)
+        step = max(10 ** max(0, money.decimals(currency) - its), self.steps.get(its, 1))
+        return f"{self.provider} charges multiples of {money.written(step, currency)}" if price % step else None
+
+    def _decimals(self, currency: str) -> int:
+        return next((count for count, those in self.decimals.items() if currency in those), 2)
