@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import random
 import sys
 import time
@@ -71,16 +72,14 @@ async def run(payments: int, seed: int, bug: str = "") -> list[str]:
             for one in instances:
                 await asyncio.to_thread(stack.enter_context, one)
             payers = Payers([one.url for one in instances], bank, seed, _HOLD_S)
-            killing = asyncio.create_task(_kill(instances, dice))
+            over = asyncio.Event()
+            killing = asyncio.create_task(_kill(instances, dice, over))
             try:
                 await _visit(payers, payments)
             finally:
-                killing.cancel()
-                await asyncio.gather(killing, return_exceptions=True)
+                over.set()
+                await killing
                 await payers.close()
-            for one in instances:
-                if not one.running:
-                    await asyncio.to_thread(one.start)
             bank.manner = lambda: ""
             orders = await _settled(sale)
             found = [*_verdict(bank, payers.fates, orders), *(await sale.audit("lamp")).violations]
@@ -98,15 +97,16 @@ async def _visit(payers: Payers, count: int) -> None:
     await asyncio.gather(*(one() for _ in range(count)))
 
 
-async def _kill(instances: list[_Planted], dice: random.Random) -> None:
-    """Kill an instance now and then, whatever it does just then, and start it again."""
-    for n in range(10**6):
-        await asyncio.sleep(dice.uniform(*_KILL_EVERY_S))
-        one = instances[n % len(instances)]
+async def _kill(instances: list[_Planted], dice: random.Random, over: asyncio.Event) -> None:
+    """Kill an instance now and then, whatever it does just then, and start it again; until it is over."""
+    for one in itertools.cycle(instances):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), dice.uniform(*_KILL_EVERY_S))
+        if over.is_set():
+            return
         await asyncio.to_thread(one.kill)
         await asyncio.sleep(dice.uniform(0, 1))
-        with contextlib.suppress(Exception):
-            await asyncio.to_thread(one.start)
+        await asyncio.to_thread(one.start)
 
 
 async def _settled(sale: Sale) -> list[Order]:
