@@ -30,7 +30,7 @@ from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
 from app.web.parameters import KNOWN_PARAMETERS
 from app.web.sse import Feeds
 from app.web.state import Ready, State
-from app.wiring import about, catalogue_of, check_together, open_sale, traces_of, webhook_of
+from app.wiring import about, catalogue_of, check_together, open_sale, refunds_of, traces_of, webhook_of
 from fencelock.url import LockUrl
 
 _log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     signed = signed_buyers(settings)
     shown = catalogue_of(settings)
     webhook_of(settings)
+    refunds_of(settings)
     callbacks = providers.readers(settings.callback_secrets, settings.providers)
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
@@ -137,6 +138,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 unclaimed=metrics.unclaimed,
                 auditor=sale.auditor,
                 sender=sale.sender,
+                cashier=sale.cashier,
             )
             try:
                 yield {"seckill": state, "control": Control(room, TtlCache(picture))}

@@ -302,6 +302,12 @@ class Settings(BaseSettings):
         "(an operator's does, too); unset, without operators: nobody does, but in a rehearsal",
     )
 
+    refunds: SecretStr | None = Field(
+        None,
+        description="who gives back what is owed: `stripe://sk_live_...` (extra `stripe`), or the shop's own address, "
+        "which gets a signed `refund.requested` (docs/refunds.md); unset: an operator does",
+    )
+    refunds_per_minute: int = Field(60, ge=1, le=100_000, description="how many refunds are made in a minute at most")
     holds_from: Literal["shop", "anybody"] | None = Field(
         None,
         description="who may hold units: the shop's back end alone, by its token, or anybody; unset: the shop, if it "
@@ -336,6 +342,7 @@ class Settings(BaseSettings):
         "alipay_key",
         "provider_secrets",
         "pay_url",
+        "refunds",
         "holds_from",
         "operator_port",
         "sale_starts_at",
@@ -418,7 +425,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides"
             )
-        if (self.webhook_url is None) != (self.webhook_secret is None):
+        signs = self.webhook_url is not None, self.webhook_secret is not None
+        if signs == (True, False) or (signs == (False, True) and self.refunds is None):
             raise ValueError("SECKILL_WEBHOOK_URL and SECKILL_WEBHOOK_SECRET go together")
         if self.pay_s < self.hold_s:
             raise ValueError("SECKILL_PAY_S must not be shorter than SECKILL_HOLD_S")

@@ -8,6 +8,7 @@ import fencelock
 from app import combination
 from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
+from app.cashier import Cashier, Provider, connect
 from app.dashboard import DelayingStore, Journal
 from app.errors import ConfigurationError
 from app.operator import OrderAdmin, Readiness, StockAdmin
@@ -31,7 +32,7 @@ from fencelock.fallback import FallbackBackend
 class Sale:
     """A sale and all that it stands on: the buyers' side (`shop`), the operator's (`stock`, `orders`), and the parts.
 
-    `auditor` and `sender`: the candidates for these offices, if we are one.
+    `auditor`, `sender` and `cashier`: the candidates for these offices, if we are one.
     """
 
     shop: Shop
@@ -43,6 +44,7 @@ class Sale:
     delaying: DelayingStore | None
     auditor: Auditor | None
     sender: Sender | None = None
+    cashier: Cashier | None = None
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
@@ -114,6 +116,16 @@ def webhook_of(settings: Settings) -> Webhook | None:
         return None
     url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
     return Webhook(url, secret, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
+
+
+def refunds_of(settings: Settings) -> Provider | None:
+    """Return the provider that gives back what is owed, if the settings name one."""
+    if settings.refunds is None:
+        return None
+    secret = settings.webhook_secret.get_secret_value() if settings.webhook_secret else None
+    with about("SECKILL_REFUNDS"):
+        url, timeout_s = settings.refunds.get_secret_value(), settings.webhook_timeout_ms / 1000
+        return connect(url, secret=secret, timeout_s=timeout_s)
 
 
 @contextmanager
@@ -193,18 +205,20 @@ async def open_sale(
             expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
             if with_auditor and store.holds:
                 expiry.start()
-            sender = (
-                _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0) if with_auditor else None
-            )
+            sender, cashier = _offices(settings, backend, store, observer, shop) if with_auditor else (None, None)
             if sender is not None:
                 metrics.watch_outbox(lambda: sender.figures)
-                sender.start()
+            if cashier is not None:
+                metrics.watch_cashier(lambda: cashier.figures)
+            offices = [one for one in (sender, cashier) if one is not None]
+            for office in offices:
+                office.start()
             try:
-                sides = (shop, stock, orders, readiness)
-                yield Sale(*sides, store, journal, delaying, auditor if with_auditor else None, sender)
+                candidates = (auditor if with_auditor else None, sender, cashier)
+                yield Sale(shop, stock, orders, readiness, store, journal, delaying, *candidates)
             finally:
-                if sender is not None:
-                    await sender.close()
+                for office in offices:
+                    await office.close()
                 await expiry.close()
                 await shop.close(within_s=settings.drain_timeout_s)
                 if auditor is not None and with_auditor:
@@ -220,6 +234,14 @@ def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
     kinds = providers.classes(settings.callback_secrets, settings.providers).values()
     units = [kind.units for kind in kinds if kind.units is not None]
     return lambda price, currency: next(filter(None, (one.why_not(price, currency) for one in units)), None)
+
+
+def _offices(
+    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
+) -> tuple[Sender | None, Cashier | None]:
+    """Make the candidates for sender and for cashier."""
+    sender = _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
+    return sender, _refunding(settings, backend, store, observer, shop) if store.holds else None
 
 
 def _sending(
@@ -238,6 +260,25 @@ def _sending(
         retry_s=settings.webhook_retry_s,
         give_up_s=settings.webhook_give_up_s,
         busy=busy,
+    )
+
+
+def _refunding(
+    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
+) -> Cashier | None:
+    """Make a candidate for cashier, if the settings name who gives money back."""
+    provider = refunds_of(settings)
+    if provider is None:
+        return None
+    return Cashier(
+        backend.aio,
+        f"{settings.lock_prefix}/!cashier",
+        shop,
+        store,
+        observer,
+        provider,
+        per_minute=settings.refunds_per_minute,
+        busy=lambda: shop.buyers_waiting > 0,
     )
 
 

@@ -16,7 +16,7 @@ from app.cli import tables
 from app.cli.common import By, Json, Yes, print_json, with_sale
 from app.cli.questions import name_of, whole_file
 from app.errors import SeckillError
-from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState
+from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
 from app.orders.view import row, step
 from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
@@ -233,6 +233,28 @@ def orders_refund(
         return await sale.orders.refund(order, restock=again, **about), await _numbered(sale, number)
 
     _done(*with_sale(refund), as_json, ("refunded", "partly_refunded", "already_refunded"))
+
+
+@orders.command("retry")
+def orders_retry(
+    number: Number,
+    name: Annotated[str | None, typer.Option(help="Which of its refunds; all that didn't work without.")] = None,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Have the cashier try refunds again that didn't work. Exit status 1: there is nothing to try."""
+
+    async def retry(sale: Sale) -> dict[str, RequestOutcome]:
+        return await sale.orders.retry(await _numbered(sale, number), name, by=name_of(by))
+
+    found = with_sale(retry)
+    if as_json:
+        print_json(found)
+    else:
+        for one, outcome in found.items():
+            Console().print(f"{one}: {outcome}", markup=False, highlight=False, soft_wrap=True)
+    well = (RequestOutcome.REQUESTED, RequestOutcome.ALREADY_REQUESTED)
+    raise typer.Exit(0 if any(one in well for one in found.values()) else 1)
 
 
 @buyers.command("erase")

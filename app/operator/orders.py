@@ -6,7 +6,7 @@ from typing import Any
 
 from app.errors import ItemNotPossible, UnknownItem
 from app.operator.stock import tell
-from app.orders import Answer, Cancel, Event, Order, Refund
+from app.orders import Answer, Cancel, Event, Order, Refund, RequestOutcome, RequestRefund
 from app.sale.find import Found, Wanted, find, named, pages
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
@@ -56,6 +56,14 @@ class OrderAdmin:
     ) -> Answer:
         """Note that money was given back. `about`: see `Refund`. Raises what `Shop.submit` raises."""
         return await self._shop.submit(Refund(*order.id, restock, payment_ref, by, **about))
+
+    async def retry(self, order: Order, name: str | None = None, *, by: str) -> dict[str, RequestOutcome]:
+        """Request refunds anew that didn't work: this one, or all. Raises what `Shop.submit` raises."""
+        found: dict[str, RequestOutcome] = {}
+        for one in order.record.failed if name is None else (name,):
+            answer = await self._shop.submit(RequestRefund(*order.id, one, by))
+            found[one] = RequestOutcome(answer.outcome)
+        return found
 
     async def erase(self, sku: str, buyer: str, *, by: str = "", wait_s: float = 10.0) -> int:
         """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""

@@ -99,11 +99,14 @@ class Back(NamedTuple):
 
 class Request(NamedTuple):
     """A refund for which the provider is asked. `name`: of the part, or of the whole payment; `event`: which event of
-    the order says so.
+    the order says so; `amount`: in the minor unit of `currency`, None for all that is left.
     """
 
     name: str
+    ref: str
     event: int
+    amount: int | None = None
+    currency: str | None = None
 
 
 # The events of an order, as records of layout 1 have them: kind, time in ms since 1970, token, batch, facts.

@@ -150,6 +150,15 @@ def _left(order: Record, ref: str) -> int:
     return 10**18 if paid is None else paid - order.back_of(ref).amount - due
 
 
+def _rest(order: Record, ref: str) -> tuple[int | None, str | None]:
+    """The amount of a payment without the parts that were given back, and its currency; None: all that is left."""
+    payment = order.payment(ref)
+    if payment is None or payment.amount is None:
+        return None, order.currency
+    currency = payment.currency
+    return payment.amount - order.back_of(ref, currency).amount, currency or order.currency
+
+
 def _paid(order: Record, ref: str) -> int | None:
     payment = order.payment(ref)
     if payment is not None and payment.currency is not None:
@@ -188,10 +197,13 @@ def _request(order: Record, wish: RequestRefund) -> Ruling:
         return Ruling(outcome.NOTHING_DUE)
     if name in _names(order.requested):
         return Ruling(outcome.ALREADY_REQUESTED)
-    facts: dict[str, Any] = {"state": order.state, "about": "part" if part else "payment"}
-    facts |= {"payment_ref": part.ref, "part": name, "amount": part.amount} if part else {"payment_ref": name}
+    ref = part.ref if part else name
+    amount, currency = (part.amount, part.currency or order.currency) if part else _rest(order, name)
+    facts: dict[str, Any] = {"state": order.state, "about": "part" if part else "payment", "payment_ref": ref}
+    said = {"part": name if part else None, "amount": amount, "currency": currency if amount is not None else None}
+    facts |= {fact: one for fact, one in said.items() if one is not None}
     fields = {
-        "requested": (*order.requested, Request(name, order.events + 1)),
+        "requested": (*order.requested, Request(name, ref, order.events + 1, amount, currency)),
         "failed": tuple(one for one in order.failed if one != name),
     }
     return Ruling(outcome.REQUESTED, EventKind.REFUND_REQUESTED, facts | ({"by": wish.by} if wish.by else {}), fields)

@@ -30,7 +30,7 @@ _KINDS: Final = {event: kind for kind, events in _EVENTS.items() for event in ev
 # An inquiry that is closed has taken nothing; what prevents a dispute has given the money back.
 _ENDS: Final = {"won": "won", "warning_closed": "won", "lost": "lost", "prevented": "lost"}
 _DECIMALS: Final = {0: "BIF CLP DJF GNF JPY KMF KRW MGA PYG RWF VND VUV XAF XOF XPF", 3: "BHD JOD KWD OMR TND"}
-_UNITS: Final = Units("Stripe", _DECIMALS, steps={3: 10}, unknown="CLF IQD LYD UYI UYW")
+UNITS: Final = Units("Stripe", _DECIMALS, steps={3: 10}, unknown="CLF IQD LYD UYI UYW")
 
 
 class _Event(BaseModel):
@@ -42,7 +42,7 @@ class _Event(BaseModel):
 class Stripe(Reader):
     """Stripe: sessions, payment intents, charges, refunds and disputes."""
 
-    units: ClassVar = _UNITS
+    units: ClassVar = UNITS
     other_names: ClassVar = {"cs_": "of a Checkout session, and the payment is called by its payment intent, pi_..."}
 
     def __init__(self, secrets: Sequence[str]) -> None:
@@ -75,9 +75,9 @@ def _report(kind: Kind, event: _Event) -> Report | None:
         of_intent = of.get("object") == "charge" and (ref != of.get("id") or not of.get("captured"))
         if not hold or amount is None or of.get("payment_status") == "unpaid" or of_intent:
             return None
-        more |= {"subtotal": _UNITS.iso(_subtotal(of, amount), currency), "paid_at": event.created}
+        more |= {"subtotal": UNITS.iso(_subtotal(of, amount), currency), "paid_at": event.created}
     elif kind is Kind.REFUNDED:
-        so_far = _UNITS.iso(None if of.get("refunded") else number(of, "amount_refunded"), currency)
+        so_far = UNITS.iso(None if of.get("refunded") else number(of, "amount_refunded"), currency)
         amount, more["part"], more["so_far"] = None, not of.get("refunded"), so_far
     elif kind is Kind.REFUND_FAILED:
         if status not in ("failed", "canceled") or ref == of.get("id"):
@@ -86,7 +86,7 @@ def _report(kind: Kind, event: _Event) -> Report | None:
     elif kind is Kind.DISPUTED:
         kind = Kind(f"dispute_{_ENDS[status]}") if status in _ENDS else kind
         more |= {"message": of.get("id"), "why": str(of.get("reason") or "")}
-    return Report(kind=kind, payment_ref=ref, amount=_UNITS.iso(amount, currency), currency=currency, **more)
+    return Report(kind=kind, payment_ref=ref, amount=UNITS.iso(amount, currency), currency=currency, **more)
 
 
 def _subtotal(of: Mapping[str, Any], amount: int) -> int | None:

@@ -50,6 +50,12 @@ OUTBOX: Final = {
     "away_seconds": "For how long no event has got through although some were tried",
 }
 
+CASHIER: Final = {
+    "in_office": "1 if this instance makes the refunds",
+    "waiting": "Orders of which something is to be given back; only the cashier has it, and the next one",
+    "failed": "Refunds that didn't work, and wait for an operator",
+}
+
 
 class Metrics(Observer):
     """The metrics in a registry of their own, so that a process may have several apps."""
@@ -116,6 +122,13 @@ class Metrics(Observer):
             "Attempts to deliver an event, by result",
             "result",
             *("delivered", "refused", "unanswered", "dead"),
+        )
+
+        self._refunds = self._counter(
+            "refunds",
+            "Refunds that the cashier has asked for, by result",
+            "result",
+            *("done", "accepted", "refused", "unknown"),
         )
 
     def _counter(self, name: str, text: str, label: str, *values: str) -> Counter:
@@ -232,6 +245,14 @@ class Metrics(Observer):
     def delivered(self, result: str) -> None:
         self._events.labels(result).inc()
 
+    @override
+    def refunded(self, result: str) -> None:
+        self._refunds.labels(result).inc()
+
+    def watch_cashier(self, view: Callable[[], Mapping[str, float]]) -> None:
+        """Report what waits to be given back, as it is at each scrape: nothing unless this instance is the cashier."""
+        self._registry.register(_Cashier(view))
+
     def watch_outbox(self, view: Callable[[], Mapping[str, float]]) -> None:
         """Report what waits to be delivered, as it is at each scrape: nothing unless this instance is the sender."""
         self._registry.register(_Outbox(view))
@@ -271,6 +292,15 @@ class _Outbox(Collector):
     def collect(self) -> list[GaugeMetricFamily]:
         view = self._view()
         return [GaugeMetricFamily(f"seckill_outbox_{name}", OUTBOX[name], value) for name, value in view.items()]
+
+
+class _Cashier(Collector):
+    def __init__(self, view: Callable[[], Mapping[str, float]]) -> None:
+        self._view = view
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        view = self._view()
+        return [GaugeMetricFamily(f"seckill_cashier_{name}", CASHIER[name], value) for name, value in view.items()]
 
 
 class _Units(Collector):

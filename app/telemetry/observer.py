@@ -45,6 +45,9 @@ class Observer:
     def delivered(self, result: str) -> None:
         """An event was "delivered", "refused" by an answer, "unanswered", or is "dead", tried no more."""
 
+    def refunded(self, result: str) -> None:
+        """A refund was asked for: it is "done", "accepted", "refused", or "unknown"."""
+
 
 class Observers(Observer):
     """Several observers; an event calls only those that override its method."""

@@ -98,6 +98,7 @@ async def readyz(request: Request) -> Response:
             *state.warnings,
             *_blocked(state.shop.errors),
             *(state.sender.warnings if state.sender is not None else ()),
+            *(state.cashier.warnings if state.cashier is not None else ()),
             *_owed(state.auditor.owed if state.auditor is not None else 0),
             *given_away,
         ],

@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from app.orders import SKU_PATTERN, CancelOutcome, Event, EventKind, Order, OrderState, RefundOutcome
+from app.orders import SKU_PATTERN, CancelOutcome, Event, EventKind, Order, OrderState, RefundOutcome, RequestOutcome
 from app.orders.view import OperatorOrderView, for_operator, step
 from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
@@ -201,6 +201,12 @@ async def refund(
     )
 
 
+class RetryView(BaseModel):
+    """What became of each refund that is to be tried again, by its name."""
+
+    outcomes: dict[str, RequestOutcome]
+
+
 def _name_of_part(key: str | None, *, needed: bool) -> str | None:
     """The name of a part, by its idempotency key: the same one again is not another part."""
     if not needed:
@@ -208,6 +214,26 @@ def _name_of_part(key: str | None, *, needed: bool) -> str | None:
     if key is None:
         raise invalid_field("Idempotency-Key", "a part needs one: twice is another time", where="header")
     return hashlib.sha256(read_key(key.encode()).encode()).hexdigest()[:_NAME_DIGITS]
+
+
+class RetryRequest(BaseModel):
+    """Refunds that are to be tried again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = Field(
+        None, strict=True, min_length=1, max_length=200, description="which of `failed`; left out: all of them"
+    )
+
+
+@router.post("/orders/{order_id}/refund/retry", responses=responses(404, 408, 413, 422))
+async def retry_refund(request: Request, wish: RetryRequest, by: Operator, order_id: Named) -> RetryView:
+    """Have the cashier try again refunds that didn't work, as what stood in their way is gone."""
+    admin = state_of(request).orders
+    order = await admin.numbered(order_id)
+    if order is None:
+        raise HTTPException(404, "no such order")
+    return RetryView(outcomes=await admin.retry(order, wish.name, by=by))
 
 
 class CancelRequest(BaseModel):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fastapi import Request
 
 from app.audit import Auditor, AuditVerdict
+from app.cashier import Cashier
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.outbox import Sender
 from app.payments import Reader
@@ -67,6 +68,7 @@ class State:
     unclaimed: Callable[[], None]
     auditor: Auditor | None = None
     sender: Sender | None = None
+    cashier: Cashier | None = None
     pay_url: str = ""
     request_ids: bool = False
     only_shop_holds: bool = False

@@ -314,6 +314,9 @@ def test_stripes_minor_units(currency: str, theirs: int, iso: int) -> None:
     assert (found["amount"], found["subtotal"], found["currency"]) == (iso, iso, currency.upper())
     part = stripe("charge.refunded", CHARGE | {"amount_refunded": theirs, "currency": currency})
     assert part["so_far"] == iso
+    units = classes({"stripe": ["whsec_"]})["stripe"].units
+    assert units is not None
+    assert units.theirs(iso, currency.upper()) == theirs
 
 
 @needs_stripe

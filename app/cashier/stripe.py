@@ -1,0 +1,88 @@
+"""Refunds at Stripe, by its own library."""
+
+import asyncio
+from typing import Any, Final
+
+import httpx
+
+from app.cashier.provider import Became, Result, Wish
+from app.errors import ConfigurationError
+from app.payments.stripe import UNITS
+
+try:
+    import stripe as library
+except ImportError:
+    raise ConfigurationError("stripe:// needs Stripe's library; in the checkout: pip install '.[stripe]'") from None
+
+_PAGE: Final = 100
+_OBJECTS: Final = {"pi_": "payment_intent", "ch_": "charge", "py_": "charge"}
+_WELL: Final = ("succeeded", "pending")  # a pending one that fails later is told by a callback
+_ALREADY: Final = "charge_already_refunded"
+
+
+class Stripe:
+    """Gives back payments of Stripe. `api`: another address of its API. It lives on one event loop."""
+
+    def __init__(self, key: str, *, api: str | None, timeout_s: float) -> None:
+        self.where = api or "https://api.stripe.com"
+        self._timeout_s = timeout_s
+        http = library.HTTPXClient(timeout=httpx.Timeout(timeout_s))
+        addresses: Any = {"api": api} if api else None
+        # No retries of its own: ours come with a pause, and are seen.
+        self._client = library.StripeClient(key, http_client=http, base_addresses=addresses, max_network_retries=0)
+
+    async def refund(self, wish: Wish, *, again: bool) -> Result:
+        """See `Provider`. Stripe forgets a key after a day or later, so that a request of old is looked for first."""
+        about = next((name for prefix, name in _OBJECTS.items() if wish.request.ref.startswith(prefix)), None)
+        if about is None:
+            return Result(Became.REFUSED, f"{wish.request.ref} is no payment of Stripe's")
+        payment = {about: wish.request.ref}
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                made = await self._made(payment, wish.key) if again else None
+                if made is None:
+                    made = await self._client.v1.refunds.create_async(
+                        self._params(payment, wish), {"idempotency_key": wish.key}
+                    )
+        except TimeoutError:
+            return Result(Became.UNKNOWN, f"no answer within {self._timeout_s:g} s")
+        except library.StripeError as error:
+            return _failed(error)
+        if made.status in _WELL:
+            return Result(Became.DONE)
+        why = f"{made.id} is {made.status}: {made.failure_reason or 'no reason'}"
+        return Result(Became.REFUSED, f"Stripe's refund {why}")
+
+    def _params(self, payment: dict[str, str], wish: Wish) -> Any:
+        params: dict[str, Any] = {**payment, "metadata": {"seckill": wish.key, "order": wish.order.name}}
+        if wish.request.amount is not None:
+            params["amount"] = UNITS.theirs(wish.request.amount, wish.request.currency)
+        return params
+
+    async def _made(self, payment: dict[str, str], key: str) -> Any:
+        """The refund with this key, if it was made before."""
+        params: Any = {**payment, "limit": _PAGE}
+        page = await self._client.v1.refunds.list_async(params)
+        async for one in page.auto_paging_iter():
+            metadata: Any = one.metadata or {}
+            if metadata["seckill"] == key if "seckill" in metadata else False:
+                return one
+        return None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client: Any = self._client._requestor._client
+        await client.close_async()
+
+
+def _failed(error: library.StripeError) -> Result:
+    status, code = error.http_status or 0, getattr(error, "code", None)
+    cause = error.__cause__ or error.__context__ or error
+    why = f"Stripe: {status or 'no'} answer{f' {code}' if code else ''} ({type(cause).__name__})"
+    if code == _ALREADY:
+        return Result(Became.DONE)
+    if isinstance(error, library.AuthenticationError | library.PermissionError):
+        return Result(Became.UNKNOWN, f"{why}; is the key of SECKILL_REFUNDS right?", closed=True)
+    if isinstance(error, library.InvalidRequestError | library.CardError) and status in (400, 402, 404):
+        return Result(Became.REFUSED, why)
+    return Result(Became.UNKNOWN, why)
