@@ -99,7 +99,7 @@ class EtcdClient:
         timeout_s: float | None = None,
         unanswered: Callable[[], object] = lambda: None,
     ) -> Answer:
-        """If `compare` holds do `then`, else `otherwise`, in one commit. Raises `NotFound` if a lease is gone."""
+        """If all of `compare` hold do `then`, else `otherwise`, in one commit. Raises `NotFound` if a lease is gone."""
         again = False
 
         def note() -> None:
@@ -107,7 +107,8 @@ class EtcdClient:
             again = True
             unanswered()
 
-        request = etcdrpc.TxnRequest(compare=[compare], success=then, failure=otherwise)
+        compares = compare if isinstance(compare, list) else [compare]
+        request = etcdrpc.TxnRequest(compare=compares, success=then, failure=otherwise)
         answer = await self._call("Txn", request, timeout_s, note)
         last = answer.responses[-1] if answer.responses else None
         found = [] if last is None or not last.HasField("response_range") else last.response_range.kvs
