@@ -105,7 +105,8 @@ class Worker:
         try:
             if self._store_is_away:
                 # An instance that can't reach the store must not block others: no lock until it answers.
-                await self._store.ping()
+                in_doubt = [part.item.sku for part in self._in_doubt.next_parts()]
+                await self._store.ping(in_doubt or self.queue.next_skus)
                 self._store_is_away = False
             await self._serve_under_one_grant()
             backoff.reset()
