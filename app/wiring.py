@@ -1,7 +1,7 @@
 """Builds a sale, and all that it stands on, from the settings. The web service on top is app.main's."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import fencelock
@@ -197,16 +197,15 @@ async def open_sale(
             if sender is not None:
                 metrics.watch_outbox(lambda: sender.figures)
                 sender.start()
-            try:
+            async with AsyncExitStack() as parts:  # a stop that is cancelled closes the others all the same
+                if auditor is not None and with_auditor:
+                    parts.push_async_callback(auditor.close)
+                parts.push_async_callback(shop.close, within_s=settings.drain_timeout_s)
+                parts.push_async_callback(expiry.close)
+                if sender is not None:
+                    parts.push_async_callback(sender.close)
                 sides = (shop, stock, orders, readiness)
                 yield Sale(*sides, store, journal, delaying, auditor if with_auditor else None, sender)
-            finally:
-                if sender is not None:
-                    await sender.close()
-                await expiry.close()
-                await shop.close(within_s=settings.drain_timeout_s)
-                if auditor is not None and with_auditor:
-                    await auditor.close()
         finally:
             await store.close()
     finally:

@@ -16,6 +16,7 @@ from rich.table import Table
 from fencelock.registry import CLASSES
 from lab.steps import counts, locks, sale
 from lab.steps.play import (
+    ALL_CANCELLED,
     AT_A_MESSAGE,
     AT_AN_AWAIT,
     AWAIT,
@@ -175,7 +176,7 @@ class Steps:
             yield from () if operation == locks.IN_A_THREAD else AT_AN_AWAIT
             return
         if self._name == "events":  # many steps, of long runs
-            yield from (LOST, CUT, LATE, CANCELLED, KILLED)
+            yield from (LOST, CUT, LATE, CANCELLED, ALL_CANCELLED, KILLED)
             if step.side == Side.ASKED.value and not step.name.startswith("hook"):
                 yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
             return
