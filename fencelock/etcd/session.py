@@ -1,5 +1,6 @@
 """A session: one etcd lease for several keys, which live and end together, as in etcd's Go `concurrency.Session`."""
 
+import asyncio
 import heapq
 import secrets
 from collections.abc import Callable
@@ -136,10 +137,14 @@ class Session(Leased):
             self.lease.give_up()
             await self.client.revoke(self.lease_id, timeout_s)
             return False
-        alive = await self.client.keep_alive(self.lease_id, timeout_s)
-        with suppress(LockUnavailable):
-            await self._delete_again(timeout_s / 2)
-        return alive
+        sent_at = clock.now()
+        if not await self.client.keep_alive(self.lease_id, timeout_s):
+            return False
+        self.lease.renewed(sent_at)  # now, and not behind what follows
+        with suppress(LockUnavailable, TimeoutError):
+            async with asyncio.timeout(timeout_s / 2):  # for all of them
+                await self._delete_again(timeout_s / 2)
+        return True
 
     async def _delete_again(self, timeout_s: float) -> None:
         """Delete the keys that a late call may have created meanwhile.

@@ -1,9 +1,11 @@
 """Sessions: several locks under one lease."""
 
+import asyncio
 import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from fencelock import LockError, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.clock import now
 from fencelock.etcd.backend import AsyncSession, EtcdBackend
 from fencelock.etcd.client import EtcdClient
+from fencelock.etcd.session import Session
 from fencelock.etcd.txn import EtcdTxnBackend
+from fencelock.renewer import Renewer
 from lab.servers import EtcdMember
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, hold_and_release
@@ -428,3 +432,28 @@ def test_an_election_under_a_session(backend: EtcdBackend) -> None:
     session.close()
     assert leadership.lost
     assert backend.election(ONE).leader() is None
+
+
+async def test_a_late_deletion_delays_no_renewal(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is renewed as soon as etcd says so, though a key that is deleted again is not answered."""
+    backend = EtcdBackend([etcd.endpoint], ttl_s=30)
+    deleting = asyncio.Event()
+
+    async def silent(client: EtcdClient, *_: Any, **__: Any) -> None:
+        deleting.set()
+        await asyncio.Event().wait()
+
+    session = await Session.begin(backend.here().client, Renewer(asyncio.get_running_loop()), 30, 5)
+    key = session.key(f"{ONE}/")
+    key.not_answered()
+    await key.end(5)  # it may still be created
+    before = session.deadline
+    monkeypatch.setattr(EtcdClient, "txn", silent)
+    renewing = asyncio.create_task(session.renew(2))
+    await deleting.wait()
+    assert session.deadline > before
+    assert not renewing.done()
+    assert await renewing
+    monkeypatch.undo()
+    await session.end(5)
+    await backend.close_on_loop()
