@@ -1,7 +1,7 @@
 """Builds a sale, and all that it stands on, from the settings. The web service on top is app.main's."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import fencelock
@@ -213,16 +213,15 @@ async def open_sale(
             offices = [one for one in (sender, cashier) if one is not None]
             for office in offices:
                 office.start()
-            try:
+            async with AsyncExitStack() as parts:  # a stop that is cancelled closes the others all the same
+                if auditor is not None and with_auditor:
+                    parts.push_async_callback(auditor.close)
+                parts.push_async_callback(shop.close, within_s=settings.drain_timeout_s)
+                parts.push_async_callback(expiry.close)
+                for office in offices:
+                    parts.push_async_callback(office.close)
                 candidates = (auditor if with_auditor else None, sender, cashier)
                 yield Sale(shop, stock, orders, readiness, store, journal, delaying, *candidates)
-            finally:
-                for office in offices:
-                    await office.close()
-                await expiry.close()
-                await shop.close(within_s=settings.drain_timeout_s)
-                if auditor is not None and with_auditor:
-                    await auditor.close()
         finally:
             await store.close()
     finally:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.errors import EXPECTED, FenceRefused, StockCorrupt
-from app.forever import run_forever
+from app.forever import end, run_forever
 from app.orders import Event, EventKind, OrderId
 from app.outbox.feed import Chain
 from app.outbox.gate import Gate
@@ -93,10 +93,11 @@ class Sender:
 
     async def close(self) -> None:
         """Note how far we have come, and give the office up."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self.webhook.close()
+        try:
+            if self._task is not None:
+                await end(self._task)
+        finally:
+            await self.webhook.close()
 
     @property
     def view(self) -> OutboxView:
@@ -184,12 +185,12 @@ class _Office:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if not self._lost():
-                with contextlib.suppress(*EXPECTED):
-                    await self.reader.save()
+            try:
+                await end(*tasks)
+            finally:
+                if not self._lost():
+                    with contextlib.suppress(*EXPECTED):
+                        await self.reader.save()
 
     async def _lane(self) -> None:
         while not self._lost():

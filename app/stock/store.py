@@ -379,8 +379,11 @@ class StockStore(ABC):
         """
 
     @abstractmethod
-    async def ping(self, *, timeout_s: float | None = None) -> None:
-        """Raise `StockUnavailable` unless the store answers and can be written to."""
+    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
+        """Raise `StockUnavailable` unless the store answers and can be written to.
+
+        Where items lie on several servers, that of one of these items will do.
+        """
 
     async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:  # noqa: B027 - some have nothing to ask
         """Raise `StockUnavailable` if the store is so configured that it may lose acknowledged writes."""

@@ -389,7 +389,7 @@ class MemoryStockStore(StockStore):
         return dict(self._server.notices)
 
     @override
-    async def ping(self, *, timeout_s: float | None = None) -> None:
+    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
         pass
 
     @override

@@ -399,16 +399,22 @@ class RedisOperations(StockStore):
         return found
 
     @override
-    async def ping(self, *, timeout_s: float | None = None) -> None:
-        keys = (
-            [*keys_of("ping").all, "seckill:{ping}:written"]
-            if self._clustered
-            else [*keys_of(DEFAULT_SKU).all, "seckill:ping"]
-        )
+    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
+        if not self._clustered:
+            await self._ping_at(DEFAULT_SKU, "seckill:ping", timeout_s)
+            return
+        named = [sku for sku in skus if sku != DEFAULT_SKU] or ["ping"]
+        pings = [self._ping_at(sku, f"seckill:{{{sku}}}:written", timeout_s) for sku in named]
+        said = await asyncio.gather(*pings, return_exceptions=True)
+        if None not in said:
+            raise next(error for error in said if error is not None)
+
+    async def _ping_at(self, sku: str, written: str, timeout_s: float | None) -> None:
         request = json.dumps({"instance": self._instance})
+        keys = [*keys_of(sku).all, written]
         answer = await self._readers.run(self._ping, keys, request, durable=True, timeout_s=timeout_s)
         if answer != "ok":
-            raise refusal_of(DEFAULT_SKU, None, answer)
+            raise refusal_of(sku, None, answer)
 
     @override
     async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:
