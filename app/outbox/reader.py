@@ -11,13 +11,14 @@ from typing import Final
 from app.errors import EXPECTED, FenceRefused, ForeignFence, StockChanged, StockCorrupt, StockError
 from app.outbox.feed import Chain, Feed, Pending
 from app.outbox.gate import Gate
+from app.outbox.pace import Pace
 from app.outbox.state import Parked, Wish, rank
 from app.stock import Fence, Level, Outbox, StockStore
 from fencelock import LockLost
 
 _log = logging.getLogger(__name__)
 
-_WINDOW: Final = 1000  # events that are read and not yet delivered
+_WINDOW: Final = 2000  # events that are read and not yet delivered
 _PARKED_MAX: Final = 1000  # orders; then the cursors stand
 _PAGE: Final = 200
 _TOP_UP_S: Final = 0.05
@@ -33,10 +34,11 @@ _ALL_REST_MAX_S: Final = 5.0  # between looks at all items: new ones, and an ope
 class Reader:
     """Reads the journals under the sender's grant. New events and those whose time has come are put into `ready`."""
 
-    def __init__(self, store: StockStore, fence: Fence, gate: Gate, busy: Callable[[], bool]) -> None:
+    def __init__(self, store: StockStore, fence: Fence, gate: Gate, pace: Pace, busy: Callable[[], bool]) -> None:
         self._store = store
         self._fence = fence
         self._gate = gate
+        self._pace = pace
         self._busy = busy
         self.feeds: dict[str, Feed] = {}
         self.ready: asyncio.Queue[Chain] = asyncio.Queue()
@@ -69,10 +71,9 @@ class Reader:
             for feed in behind:
                 if not self._has_room:
                     break
-                began = time.monotonic()
                 with _apart(feed.sku, odd):
                     await self._read_page(feed)
-                await self._rest(began)
+                await self._pace.rest()
             if not self._has_room:
                 await asyncio.sleep(_TOP_UP_S if self._gate.is_open else _ALL_EVERY_S)
                 if time.monotonic() > self._looked_at_all:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from app.cli.events import undelivered
 from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
 from app.outbox import State, Wish
+from app.outbox.message import Message
 from app.stock import Fence, Outbox
 from app.stock.redis.store import RedisStockStore
 from app.wiring import open_sale
@@ -344,7 +346,7 @@ async def test_an_attempt_that_goes_wrong(etcd: EtcdMember, valkey: Valkey, shop
             await shop.submit(Cancel(*parts(one)))
             valkey.ask("HSET", "seckill:{default}:records", parts(one)[1], "a stranger's")
         if what != "record":
-            await held(shop, "odd", traceparent="é" if what == "header" else "")
+            await held(shop, "odd", traceparent="a\nb" if what == "header" else "")
         await held(shop, "ann")
     async with selling(etcd, valkey, shop_end, webhook_retry_s=600) as shop:
         await eventually_async(lambda: shop.sender.view.parked == many, "what is odd is parked")
@@ -549,6 +551,92 @@ async def test_an_earlier_sender_is_refused(etcd: EtcdMember, valkey: Valkey, sh
         await shop.unfence("default")
         await shop.store.save_outbox("default", Fence(1, "others"), Outbox(sale, "one"))
         assert (await shop.store.outbox(["default"]))["default"].text == "one"
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+async def test_events_come_in_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Some events in one signed request, each as if it were alone, with its id; one alone is a batch, too."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}", ref=f"r{number}") for number in range(300)))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
+    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
+        expected = {str(parts(one)): [1, 2] for one in holds}
+        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected)
+        assert max(shop_end.batches) == 100
+        assert len(set(shop_end.ids)) == 600
+        await held(shop, "last", ref="r")
+        await eventually_async(lambda: len(shop_end.got) > 600 and shop_end.got[-1]["data"]["buyer"] == "last", "one")
+        assert shop_end.batches[-1] == 1
+        event = (await shop.store.journal("default", limit=1000))[-1]
+        assert shop_end.got[-1] == json.loads(Message.of(event, "r").named)
+        assert shop_end.got[-1]["id"] == f"default~{event.entry}"
+
+
+@pytest.mark.parametrize("how", ["refused", "unanswered", "unreadable"])
+async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, how: str) -> None:
+    """An event that the receiver refuses, or breaks at, parks its own order, and none of its neighbours."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        if not refusing or how == "unreadable" or event["data"]["buyer"] != "odd":
+            return None
+        if how == "unanswered":
+            await asyncio.sleep(2)
+        return Response(status_code=500)
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}" if number != 17 else "odd") for number in range(40)))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
+        odd = holds[17]
+        if how == "unreadable":  # a record with the shop's own number, which only a later sender has to look up
+            state = await shop.store.outbox(["default"])
+            held_all = (await shop.store.journal("default", limit=40))[-1].entry
+            await shop.store.save_outbox(
+                "default", Fence(1, "etcd"), replace(state["default"], text=State(held_all, 40).to_text())
+            )
+            await shop.unfence("default")
+            record = valkey.ask("HGET", "seckill:{default}:records", parts(odd)[1])
+            valkey.ask("HSET", "seckill:{default}:records", parts(odd)[1], "a stranger's")
+    first = 2 if how == "unreadable" else 1
+    others = {str(parts(one)): [1, 2][first - 1 :] for one in holds if one is not odd}
+    async with selling(etcd, valkey, shop_end, webhook_batch=100, webhook_timeout_ms=500) as shop:
+        await eventually_async(shop_end.by_order, "the others", until=lambda got: got == others)
+        await eventually_async(
+            lambda: shop.sender.view, "it is parked", until=lambda view: (view.parked, view.waiting) == (1, 0)
+        )
+        refusing = False
+        if how == "unreadable":
+            valkey.ask("HSET", "seckill:{default}:records", parts(odd)[1], record)
+        await eventually_async(
+            lambda: shop_end.of(odd.order),
+            "its events",
+            until=lambda got: [number for number, _ in got] == [1, 2][first - 1 :],
+        )
+        await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
+
+
+async def test_no_receiver_of_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Nobody listens: the cursors stand, hardly an order is parked, and later all arrives, in order."""
+    await shop_end.close()
+    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(200)))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
+        view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
+        assert view.parked < 20
+        await shop_end.open()
+        expected = {str(parts(one)): [1, 2] for one in holds}
+        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
+
+
+def test_the_id_of_a_batch() -> None:
+    """It is the same for the same events, and another one for all others: a receiver may forget what has that id."""
+    one, two, three = (Message(f"lamp~{number}", b"{}") for number in range(3))
+    ids = {Message.batch(some).id for some in ([one], [one, two], [one, three], [two, one], [one, two, three])}
+    assert len(ids) == 5
+    assert Message.batch([one, two]).id == Message.batch([one, two]).id
 
 
 def sends(instance: Instance) -> bool:
