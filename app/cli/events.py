@@ -71,7 +71,7 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
                 states = await _states(sale.store)
                 asked = [one for one, state in states.items() if state.dead and sku in (None, one)]
             for one in asked:
-                await sale.store.ask_sender(one, Wish(since, dead).to_text())
+                await Wish(since, dead).ask(sale.store, one)
             return asked
 
         asked = with_sale(ask)

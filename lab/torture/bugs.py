@@ -635,7 +635,7 @@ def _tells_how_it_stands() -> None:
         last = newest.get(event.order, event)
         return of(replace(event, kind=last.kind, facts=last.facts), ref)
 
-    Feed.take, Message.of = taken, patched  # type: ignore[method-assign, assignment]
+    Feed.take, Message.of = taken, patched  # type: ignore[method-assign]
 
 
 # -- of the service ----------------------------------------------------------------------------------------------------

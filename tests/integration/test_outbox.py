@@ -19,8 +19,10 @@ from starlette.responses import Response
 from app.cli.events import undelivered
 from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
-from app.outbox import State, Wish
+from app.outbox import Parked, State, Wish
+from app.outbox.feed import Feed
 from app.outbox.message import Message
+from app.outbox.state import Place
 from app.stock import Fence, Outbox
 from app.stock.redis.store import RedisStockStore
 from app.wiring import open_sale
@@ -374,7 +376,7 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
         assert shop_end.of(odd.order) == [(2, "order.cancelled")]
         assert "1 events are tried no more" in shop.sender.warnings[0]
         refusing = False
-        await shop.store.ask_sender("default", Wish(dead=True).to_text())
+        await Wish(dead=True).ask(shop.store, "default")
         await eventually_async(lambda: len(shop_end.of(odd.order)) == 2, "the dead letter")
         await eventually_async(lambda: shop.sender.view.dead == 0, "none is dead")
 
@@ -386,7 +388,7 @@ async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: 
             await held(shop, f"b{number}")
         await eventually_async(lambda: len(shop_end.got) == 10, "all events")
         entry = (await shop.store.journal("default"))[3].entry
-        await shop.store.ask_sender("default", Wish(since=entry).to_text())
+        await Wish(since=entry).ask(shop.store, "default")
         await eventually_async(lambda: len(shop_end.got) >= 16, "six of them again")
         await held(shop, "last")
         await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
@@ -396,6 +398,70 @@ async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: 
         )
         assert state.cursor == (await shop.store.level("default")).last_entry
         assert (await shop.store.outbox(["default"]))["default"].wish == ""
+
+
+async def test_replay_from_a_moment(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """All events of that moment or later are sent again, and none before it."""
+    async with selling(etcd, valkey, shop_end) as shop:
+        for number in range(6):
+            await held(shop, f"b{number}")
+        await eventually_async(lambda: noted(shop), "all events", until=lambda state: state.count == 6)
+        at = (await shop.store.journal("default"))[4].at
+        await Wish(at=at).ask(shop.store, "default")
+        await eventually_async(lambda: len(shop_end.got) >= 8, "two of them again")
+        await held(shop, "last")
+        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
+        assert [one["data"]["buyer"] for one in shop_end.got[6:]] == ["b4", "b5", "last"]
+
+
+async def test_wishes_are_granted_together(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """A second wish that comes before the first is seen takes nothing of it back."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        wishes = [Wish("9-0"), Wish(at=7.5), Wish("10-0", dead=True), Wish(at=8), Wish("8-1")]
+        await asyncio.gather(*(wish.ask(shop.store, "default") for wish in wishes))
+        assert Wish.from_text((await shop.store.outbox(["default"]))["default"].wish) == Wish("8-1", True, 7.5)
+        await shop.store.ask_sender("default", "odd", instead_of=Wish("8-1", True, 7.5).to_text())
+        await Wish("7-0").ask(shop.store, "default")
+        assert Wish.from_text((await shop.store.outbox(["default"]))["default"].wish) == Wish("7-0")
+
+
+async def test_a_slip_in_retry_after(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """A receiver that asks for days gets minutes, and an operator's replay doesn't wait for them."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        odd = refusing and event["data"]["buyer"] == "odd"
+        return Response(status_code=503, headers={"Retry-After": "86400"}) if odd else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end) as shop:
+        odd = await held(shop, "odd")
+        state = await eventually_async(lambda: noted(shop), "it is parked", until=lambda state: state.parked)
+        (parked,) = state.parked.values()
+        assert 500 < parked.due - time.time() <= 600
+        refusing = False
+        await Wish(dead=True).ask(shop.store, "default")
+        await eventually_async(lambda: shop_end.of(odd.order), "it arrives")
+
+
+async def test_a_take_over_doubles_nothing(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """What a parked order waits with is read again by a later sender, whose cursor is before it, and noted once."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        await held(shop, "ann")
+        odd = await held(shop, "odd")
+        await shop.submit(Cancel(*parts(odd)))
+        events = await shop.store.journal("default")
+    places = [Place(before.entry, event.entry) for before, event in itertools.pairwise(events)]
+    now = time.time()
+    state = State(parked={odd.order.number: Parked(odd.order.number, [*places], now, 1, now, now, "refused")})
+    feed = Feed.of("default", Outbox("1", state.to_text()))
+    assert [feed.take(event) is not None for event in events] == [True, False, False]
+    assert feed.state.parked[odd.order.number].places == places
+    feed.state.give_up(feed.state.parked[odd.order.number], now)
+    again = Feed.of("default", Outbox("1", feed.state.to_text()))
+    again.state.cursor = again.read_to = ""
+    assert [again.take(event) is not None for event in events] == [True, False, False]
+    assert again.state.parked[odd.order.number].places == places[1:]
 
 
 @pytest.mark.parametrize("since", ["1795679316150-0-1", "1_000", "1795679316150-0 ", "9999999999999-0"])
@@ -637,6 +703,29 @@ def test_the_id_of_a_batch() -> None:
     ids = {Message.batch(some).id for some in ([one], [one, two], [one, three], [two, one], [one, two, three])}
     assert len(ids) == 5
     assert Message.batch([one, two]).id == Message.batch([one, two]).id
+
+
+async def test_a_note_that_comes_late(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, stands_on: dict[str, Any]
+) -> None:
+    """A note of the same grant with a lower number changes nothing; that of a later grant, or of a new sale, does."""
+    none = {"webhook_url": None, "webhook_secret": None}
+    async with selling(etcd, valkey, shop_end, **none, **stands_on) as shop:
+        save, seven = shop.store.save_outbox, Fence(7, "locks")
+        outbox = (await shop.store.outbox(["default"]))["default"]
+        assert outbox.number == 0
+        await save("default", seven, replace(outbox, text="second", number=2))
+        await save("default", seven, replace(outbox, text="first", number=1))
+        found = (await shop.store.outbox(["default"]))["default"]
+        assert (found.text, found.number) == ("second", 2)
+        await save("default", Fence(8, "locks"), replace(outbox, text="another's", number=1))
+        assert (await shop.store.outbox(["default"]))["default"].text == "another's"
+        await save("default", Fence(8, "locks"), replace(outbox, text="later", number=9))
+        await shop.set_stock("default", 5, new_sale=True)
+        anew = (await shop.store.outbox(["default"]))["default"]
+        assert (anew.text, anew.number) == ("", 0)
+        await save("default", Fence(8, "locks"), replace(anew, text="anew", number=1))
+        assert (await shop.store.outbox(["default"]))["default"].text == "anew"
 
 
 def sends(instance: Instance) -> bool:
