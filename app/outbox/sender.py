@@ -10,19 +10,19 @@ import contextlib
 import itertools
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
 from app.errors import EXPECTED, FenceRefused, StockCorrupt
 from app.forever import run_forever
-from app.orders import Event, EventKind, OrderId
+from app.orders import OrderId
 from app.outbox.feed import Chain
 from app.outbox.gate import Gate
 from app.outbox.message import Message
 from app.outbox.pace import Pace
 from app.outbox.reader import Reader
+from app.outbox.references import References
 from app.outbox.state import Parked
 from app.outbox.webhook import Result, Webhook
 from app.stock import Fence, StockStore
@@ -36,7 +36,6 @@ _LOOK_EVERY_S: Final = 0.2
 _RETRY_EVERY_S: Final = 0.2
 _SLICE: Final = 50  # events that are written in one turn of the loop
 _AGAIN_S: Final = 1.0
-_REFS_MAX: Final = 10_000
 _WARN_AFTER_S: Final = 60.0
 _NAMED_MAX: Final = 20
 
@@ -152,12 +151,11 @@ class _Office:
 
     def __init__(self, sender: Sender, fence: Fence, lost: Callable[[], bool]) -> None:
         self._sender = sender
-        self._store = sender.store
         self._lost = lost
         self.gate = Gate(sender.webhook.where, sender.retry_s, sender.observer)
         self.pace = Pace(sender.busy)
         self.reader = Reader(sender.store, fence, self.gate, self.pace, sender.busy)
-        self._refs: OrderedDict[OrderId, str | None] = OrderedDict()
+        self._references = References(sender.store)
 
     @property
     def view(self) -> OutboxView:
@@ -312,7 +310,7 @@ class _Office:
             messages = []
             for chain, count in load:
                 for pending in itertools.islice(chain.waiting, count):
-                    messages.append(Message.of(pending.event, await self._ref(pending.event)))
+                    messages.append(Message.of(pending.event, await self._references.of(pending.event)))
                     if len(messages) % _SLICE == 0:
                         await asyncio.sleep(0)  # buyers have their turn
             asked = True
@@ -324,22 +322,6 @@ class _Office:
         except Exception as error:
             _log.exception("unexpected error in sending events")
             return Result(0, f"unexpected {type(error).__name__}; the log has it"), asked
-
-    async def _ref(self, event: Event) -> str | None:
-        """The shop's own number of an order, which its first event has."""
-        if event.kind is EventKind.SOLD:
-            return None
-        if event.kind is EventKind.HELD:
-            found = event.facts.get("ref")
-        elif event.order in self._refs:
-            return self._refs[event.order]
-        else:
-            order = await self._store.order(event.sku, event.order.number)
-            found = order.record.ref if order is not None else None
-        self._refs[event.order] = found
-        if len(self._refs) > _REFS_MAX:
-            self._refs.popitem(last=False)
-        return found
 
     def _got_through(self) -> None:
         away_since = self.gate.got_through()
