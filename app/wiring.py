@@ -115,7 +115,8 @@ def webhook_of(settings: Settings) -> Webhook | None:
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
     url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
-    return Webhook(url, secret, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
+    timeout_s = settings.webhook_timeout_ms / 1000
+    return Webhook(url, secret, timeout_s=timeout_s, at_once=AT_ONCE, batch=settings.webhook_batch)
 
 
 def refunds_of(settings: Settings) -> Provider | None:

@@ -378,7 +378,7 @@ class MemoryStockStore(StockStore):
         raise NotImplementedError
 
     @override
-    async def ask_sender(self, sku: str, wish: str) -> None:
+    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
         raise NotImplementedError
 
     @override

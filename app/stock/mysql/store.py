@@ -456,8 +456,8 @@ class TransactionalStockStore(StockStore):
         raise FenceRefused(superseded(sku, token, fence))
 
     @override
-    async def ask_sender(self, sku: str, wish: str) -> None:
-        await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish))
+    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
+        return await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish, instead_of))
 
     @override
     async def erase(
