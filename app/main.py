@@ -13,7 +13,8 @@ from pydantic import SecretStr
 
 import fencelock
 from app import combination
-from app.dashboard import ControlRoom, Picture
+from app.dashboard.picture import Picture
+from app.dashboard.room import ControlRoom
 from app.errors import ConfigurationError
 from app.forever import run_forever
 from app.settings import Settings, doubtful, load, unknown_variables

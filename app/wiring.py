@@ -3,27 +3,30 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import fencelock
 from app import combination
 from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
-from app.dashboard import DelayingStore, Journal
+from app.dashboard.delay_injection import DelayingStore
+from app.dashboard.journal import Journal
 from app.errors import ConfigurationError
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
-from app.outbox import Sender, Webhook
-from app.outbox.sender import AT_ONCE
 from app.sale import Rules, Shop
 from app.sale.expiry import Expiry
 from app.settings import Settings
 from app.stock import StockStore, registry
-from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import catalogue
-from app.web.catalogue import Catalogue
 from fencelock import Guarantees, LockBackend
 from fencelock.fallback import FallbackBackend
+
+if TYPE_CHECKING:  # what only an instance needs would double the time of a command
+    from app.outbox.sender import Sender
+    from app.outbox.webhook import Webhook
+    from app.telemetry.metrics import Metrics
+    from app.web.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Sale:
     journal: Journal
     delaying: DelayingStore | None
     auditor: Auditor | None
-    sender: Sender | None = None
+    sender: "Sender | None" = None
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
@@ -99,18 +102,23 @@ def check_together(settings: Settings) -> Guarantees:
     return promised
 
 
-def catalogue_of(settings: Settings) -> Catalogue:
+def catalogue_of(settings: Settings) -> "Catalogue":
     """The catalogue that the settings name, or the built-in one."""
+    from app.web import catalogue
+
     if settings.catalogue is None:
         return catalogue.built_in()
     with about("SECKILL_CATALOGUE"):
         return catalogue.read(settings.catalogue)
 
 
-def webhook_of(settings: Settings) -> Webhook | None:
+def webhook_of(settings: Settings) -> "Webhook | None":
     """Return the webhook to which events are delivered, if the settings name one."""
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
+    from app.outbox.sender import AT_ONCE
+    from app.outbox.webhook import Webhook
+
     url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
     return Webhook(url, secret, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
 
@@ -139,11 +147,11 @@ def traces_of(settings: Settings) -> list[Observer]:
 
 @asynccontextmanager
 async def open_sale(
-    settings: Settings, metrics: Metrics | None = None, *, with_auditor: bool = False
+    settings: Settings, metrics: "Metrics | None" = None, *, with_auditor: bool = False
 ) -> AsyncIterator[Sale]:
     """A sale and all that it stands on; closed in order: buyers first, then locks, then the store."""
-    metrics, journal = metrics or Metrics(), Journal()
-    observer = Observers([metrics, journal, *traces_of(settings)])
+    journal = Journal()
+    observer = Observers([journal, *([metrics] if metrics else []), *traces_of(settings)])
     rules = Rules(
         batch_max=settings.batch_max,
         max_hold_s=settings.max_hold_ms / 1000,
@@ -179,14 +187,7 @@ async def open_sale(
             stands_on = (shop, backend.aio, store)
             stock, orders = StockAdmin(*stands_on, learn=learn, catalogue=listed), OrderAdmin(*stands_on)
             readiness = Readiness(*stands_on, learn=learn)
-            metrics.watch_queues(lambda: shop.waiting_by_item)
-            metrics.watch_blocked(lambda: shop.errors)
-            metrics.watch_mode(lambda: readiness.mode)
-            metrics.watch_renewal(lambda: readiness.renewing)
             if auditor is not None and with_auditor:
-                metrics.watch_auditor(
-                    lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
-                )
                 auditor.start()
             expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
             if with_auditor and store.holds:
@@ -195,11 +196,13 @@ async def open_sale(
                 _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0) if with_auditor else None
             )
             if sender is not None:
-                metrics.watch_outbox(lambda: sender.figures)
                 sender.start()
+            sides = (shop, stock, orders, readiness)
+            sale = Sale(*sides, store, journal, delaying, auditor if with_auditor else None, sender)
+            if metrics is not None:
+                _measure(metrics, sale)
             try:
-                sides = (shop, stock, orders, readiness)
-                yield Sale(*sides, store, journal, delaying, auditor if with_auditor else None, sender)
+                yield sale
             finally:
                 if sender is not None:
                     await sender.close()
@@ -213,13 +216,30 @@ async def open_sale(
         await backend.aio.close()
 
 
+def _measure(metrics: "Metrics", sale: Sale) -> None:
+    """Let the metrics look at the parts of the sale at each scrape."""
+    shop, readiness, auditor, sender = sale.shop, sale.readiness, sale.auditor, sale.sender
+    metrics.watch_queues(lambda: shop.waiting_by_item)
+    metrics.watch_blocked(lambda: shop.errors)
+    metrics.watch_mode(lambda: readiness.mode)
+    metrics.watch_renewal(lambda: readiness.renewing)
+    if auditor is not None:
+        metrics.watch_auditor(
+            lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
+        )
+    if sender is not None:
+        metrics.watch_outbox(lambda: sender.figures)
+
+
 def _sending(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
-) -> Sender | None:
+) -> "Sender | None":
     """Make a candidate for sender, if there is somebody to send to."""
     webhook = webhook_of(settings)
     if webhook is None:
         return None
+    from app.outbox.sender import Sender
+
     return Sender(
         backend.aio,
         f"{settings.lock_prefix}/!sender",

@@ -15,9 +15,3 @@ Nothing of this lives in one process: the cursor, what is parked and what is dea
 event may come twice, and none is lost. While the receiver is away the `gate` is closed: cursors stand, and one event at
 a time tries it. `feed` is an item's journal as far as it was read, `reader` follows all of them, `sender` delivers.
 """
-
-from app.outbox.sender import Sender
-from app.outbox.state import Dead, Parked, State, Wish
-from app.outbox.webhook import Webhook
-
-__all__ = ["Dead", "Parked", "Sender", "State", "Webhook", "Wish"]

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from app.audit import Auditor, AuditVerdict
 from app.operator import OrderAdmin, Readiness, StockAdmin
-from app.outbox import Sender
+from app.outbox.sender import Sender
 from app.sale import Shop
 from app.stock import Level
 from app.web.auth import AdminAuth
