@@ -13,10 +13,11 @@ from pydantic import SecretStr
 
 import fencelock
 from app import combination
-from app.dashboard import ControlRoom, Picture
+from app.dashboard.picture import Picture
+from app.dashboard.room import ControlRoom
 from app.errors import ConfigurationError
 from app.forever import run_forever
-from app.outbox import Pull
+from app.outbox.pull import Pull
 from app.payments import registry as providers
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import registry

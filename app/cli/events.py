@@ -13,8 +13,7 @@ from rich.table import Table
 from app.errors import ConfigurationError, StockError
 from app.operator import deliveries
 from app.orders import DEFAULT_SKU, OrderId
-from app.outbox import State, Wish
-from app.outbox.state import rank
+from app.outbox.state import State, Wish, rank
 from app.sale.find import named
 from app.stock import StockStore
 from app.wiring import Sale

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from app.errors import StockError
 from app.orders import OrderId
-from app.outbox import State, Wish
+from app.outbox.state import State, Wish
 from app.stock import StockStore
 
 _SKUS_AT_ONCE = 100

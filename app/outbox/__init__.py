@@ -16,10 +16,3 @@ event may come twice, and none is lost. While the receiver is away the `gate` is
 a time tries it. `feed` is an item's journal as far as it was read, `reader` follows all of them, `sender` delivers
 each `message`, at the `pace` that buyers leave. A shop may `pull` the same messages instead.
 """
-
-from app.outbox.pull import Pull
-from app.outbox.sender import Sender
-from app.outbox.state import Dead, Parked, State, Wish
-from app.outbox.webhook import Webhook
-
-__all__ = ["Dead", "Parked", "Pull", "Sender", "State", "Webhook", "Wish"]

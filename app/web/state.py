@@ -9,7 +9,8 @@ from fastapi import Request
 from app.audit import Auditor, AuditVerdict
 from app.cashier import Cashier
 from app.operator import OrderAdmin, Readiness, StockAdmin
-from app.outbox import Pull, Sender
+from app.outbox.pull import Pull
+from app.outbox.sender import Sender
 from app.payments import Reader
 from app.sale import Shop
 from app.stock import Level, StockStore

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.operator import deliveries
-from app.outbox import Wish
+from app.outbox.state import Wish
 from app.web.auth import OPERATOR
 from app.web.orders import AnySku
 from app.web.problems import responses

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
 from app.orders import DEFAULT_SKU, TermsChange
-from app.outbox import State
+from app.outbox.state import State
 from app.settings import Guard, load
 from app.stock import Level
 from app.stock.registry import MYSQL, REDIS

@@ -3,9 +3,6 @@
 import asyncio
 import itertools
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,14 +16,14 @@ from starlette.responses import Response
 from app.cli.events import undelivered
 from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
-from app.outbox import Parked, State, Wish
 from app.outbox.feed import Feed
 from app.outbox.message import Message
-from app.outbox.state import Place
+from app.outbox.state import Parked, Place, State, Wish
 from app.stock import Fence, Outbox
 from app.stock.redis.store import RedisStockStore
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
+from tests.harness import command
 from tests.harness.receiver import Receiver, receiver
 from tests.harness.servers import optional
 from tests.harness.shop import Counter, Instance, lock_url, settings
@@ -778,14 +775,7 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
     env = {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
 
     async def seckill(*arguments: str, fails: int = 0) -> str:
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "app", "orders", *arguments],
-            env=os.environ | {"COLUMNS": "200"} | env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = await asyncio.to_thread(command.seckill, "orders", *arguments, env={"COLUMNS": "200"} | env)
         assert done.returncode == fails, done.stderr
         return done.stdout or done.stderr
 
