@@ -24,6 +24,7 @@ from app.errors import ConfigurationError, StockBehind
 from app.main import create_app
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
+from app.web.problem_types import URN, Effect, Kind, types
 from fencelock.registry import CLASSES, backend_class, scheme_of
 from lab.model.money import Money
 from lab.model.protocol import Protocol
@@ -189,6 +190,7 @@ def documents() -> dict[Path, str]:
         ROOT / ".env.example": env_example(),
         ROOT / "docs" / "fencelock.md": reference(),
         ROOT / "docs" / "http.md": http(),
+        ROOT / "docs" / "errors.md": errors(),
         ROOT / "docs" / "adr" / "README.md": decisions(),
         **deployment(),
     }
@@ -254,7 +256,7 @@ def http() -> str:
         "[commands.md](commands.md#http) and [holds.md](holds.md) show how the endpoints are used.",
         *("", "## Errors", "", "| status | what it means |", "|---|---|"),
         *(f"| {status} | {'; or: '.join(meanings[status])} |" for status in sorted(meanings)),
-        *("", "Their body is a [`Problem`](#problem)."),
+        *("", "Their body is a [`Problem`](#problem). [errors.md](errors.md) has a row for each `type`."),
     ]
     for tag, operations in by_tag.items():
         lines += ["", f"## {tag.capitalize()}"]
@@ -268,6 +270,44 @@ def http() -> str:
         fields = _table(_fields(schema), "field") if "properties" in schema else [f"One of {_type(schema)}."]
         lines += ["", f"### {name}", "", schema.get("description", ""), "", *fields]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def errors() -> str:
+    """Return what each type of problem means for the caller as a page."""
+    head = ["| type | status | title | when | ask again |", "|---|---|---|---|---|"]
+
+    def rows(effect: Effect) -> list[str]:
+        return [_problem(name, kind) for name, kind in types().items() if kind.effect is effect]
+
+    lines = [
+        "# Errors: reference",
+        "",
+        "An error is `application/problem+json`, and its `type` has a row here. `make docs` writes this page from the code.",
+        "",
+        "`effect` in the answer says what became of the request:",
+        "",
+        "- `nothing`: this request has changed nothing, and never will. An earlier one whose answer was lost may have:",
+        "  with the same idempotency key that is found out, and with a new one it would be done twice.",
+        "- `unknown`: it may have been done. Send it again *with the same key*: the answer says what has happened. So do you",
+        "  when there is no answer at all, or one without `effect`, which a proxy on the way has made.",
+        "",
+        "No error means that it has happened: that is told with 200 and an `outcome`, as what was to be expected is, such as",
+        "`sold_out` or `already_confirmed`. Where it says *ask again*, the same request may be answered otherwise when the",
+        "seconds of `Retry-After` have passed; elsewhere something has to be changed first. A type is never renamed, and",
+        "there may be further ones: go by `effect` and `status`.",
+        *("", "## Outcome unknown", "", *head, *rows(Effect.UNKNOWN)),
+        *(
+            "",
+            "What only reads changes nothing, whatever `effect` says. Of a store that was not reached it says `nothing`.",
+        ),
+        *("", "## Nothing happened", "", *head, *rows(Effect.NOTHING)),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _problem(name: str, kind: Kind) -> str:
+    again = "yes" if kind.may_come_again else "no"
+    return f'| <a id="{name}"></a>`{URN}{name}` | {kind.status} | {kind.title} | {kind.when} | {again} |'
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
