@@ -26,6 +26,7 @@ from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
 from app.web.problem_types import URN, Effect, Kind, types
 from fencelock.registry import CLASSES, backend_class, scheme_of
+from lab import life
 from lab.model.money import Money
 from lab.model.protocol import Protocol
 from lab.model.search import Model
@@ -191,6 +192,7 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "fencelock.md": reference(),
         ROOT / "docs" / "http.md": http(),
         ROOT / "docs" / "errors.md": errors(),
+        ROOT / "docs" / "life.svg": life.draw(),
         ROOT / "docs" / "adr" / "README.md": decisions(),
         **deployment(),
     }
