@@ -264,10 +264,21 @@ def http() -> str:
         lines += ["", f"## {tag.capitalize()}"]
         for name, operation in operations.items():
             lines += ["", f"### `{name}`", "", *operation["description"].splitlines()]
-            if "security" in operation:
-                lines += ["", "For operators: `Authorization: Bearer` and a token."]
-            lines += ["", *_table(_parameters(operation)), "", _answers(operation)]
-    lines += ["", "## Types"]
+            if (of := operation.get("security")) and {} not in of:
+                whose = "the shop's back end and operators" if {"shop": []} in of else "operators"
+                lines += ["", f"For {whose}: `Authorization: Bearer` and a token."]
+            lines += ["", *_table(_parameters(operation, document["components"]["schemas"])), "", _answers(operation)]
+    lines += [
+        *(
+            "",
+            "## Events",
+            "",
+            "Requests of the service to the shop: [webhooks.md](webhooks.md). The body is an [`OrderEventView`](#ordereventview).",
+        ),
+        *("", "| type | what has happened |", "|---|---|"),
+        *(f"| `{name}` | {methods['post']['summary']} |" for name, methods in document["webhooks"].items()),
+        *("", "## Types"),
+    ]
     for name, schema in sorted(document["components"]["schemas"].items()):
         fields = _table(_fields(schema), "field") if "properties" in schema else [f"One of {_type(schema)}."]
         lines += ["", f"### {name}", "", schema.get("description", ""), "", *fields]
@@ -316,7 +327,7 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return {**one, "operationId": ""} == {**other, "operationId": ""}
 
 
-def _parameters(operation: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _parameters(operation: dict[str, Any], schemas: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the parameters of an endpoint and the fields of its body: name, type and place, description."""
     rows = []
     for one in operation.get("parameters", []):
@@ -324,6 +335,7 @@ def _parameters(operation: dict[str, Any]) -> list[tuple[str, str, str]]:
         rows.append((one["name"], f"{kind}, in the {one['in']}", one.get("description", "")))
     for content in operation.get("requestBody", {}).get("content", {}).values():
         schema = content["schema"]
+        schema = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
         fields = _fields(schema) if "properties" in schema else [("(all of it)", _type(schema), "")]
         rows += [(name, f"{kind}, in the body", text) for name, kind, text in fields]
     return rows
