@@ -31,53 +31,53 @@ class Drawn(NamedTuple):
 ARROWS: Final = {
     Arrow(None, Purchase, EventKind.SOLD, SOLD): Drawn("M104 66H186", 146, 54, "purchase"),
     Arrow(None, Hold, EventKind.HELD, HELD): Drawn("M104 206H186", 146, 194, "hold"),
-    Arrow(HELD, Confirm, EventKind.CONFIRMED, CONFIRMED): Drawn("M380 206H486", 434, 194, "confirm"),
-    Arrow(HELD, Cancel, EventKind.CANCELLED, CANCELLED): Drawn("M284 270V362", 316, 322, "cancel"),
-    Arrow(HELD, Expire, EventKind.EXPIRED, EXPIRED): Drawn("M380 250L486 372", 410, 330, "time is up"),
+    Arrow(HELD, Confirm, EventKind.CONFIRMED, CONFIRMED): Drawn("M390 206H486", 438, 194, "confirm"),
+    Arrow(HELD, Cancel, EventKind.CANCELLED, CANCELLED): Drawn("M288 258V340", 318, 306, "cancel"),
+    Arrow(HELD, Expire, EventKind.EXPIRED, EXPIRED): Drawn("M390 240L486 350", 402, 322, "time is up"),
     Arrow(EXPIRED, Confirm, EventKind.CONFIRMED, CONFIRMED): Drawn(
-        "M584 366V274", 676, 322, "confirm: late, and units are left"
+        "M588 340V258", 672, 306, "confirm: late, some left"
     ),
-    Arrow(CONFIRMED, Refund, EventKind.REFUNDED, REFUNDED): Drawn("M680 206H786", 734, 194, "refund"),
-    Arrow(SOLD, Refund, EventKind.REFUNDED, REFUNDED): Drawn("M380 66H884V138", 620, 54, "refund"),
+    Arrow(CONFIRMED, Refund, EventKind.REFUNDED, REFUNDED): Drawn("M690 206H786", 738, 194, "refund"),
+    Arrow(SOLD, Refund, EventKind.REFUNDED, REFUNDED): Drawn("M390 66H888V140", 620, 54, "refund"),
 }
 # What leaves the state as it is, and is an event all the same: of a payment, or of the second window.
 LOOPS: Final = {
-    Arrow(HELD, Extend, EventKind.EXTENDED, HELD): "extend: the second window",
-    Arrow(HELD, Confirm, EventKind.AMOUNT_MISMATCH, HELD): "confirm: a wrong amount",
-    Arrow(HELD, Refund, EventKind.REFUNDED, HELD): "refund: of a wrong amount",
-    Arrow(CONFIRMED, Confirm, EventKind.REFUND_DUE, CONFIRMED): "confirm: another payment",
-    Arrow(CONFIRMED, Refund, EventKind.REFUNDED, CONFIRMED): "refund: of that, or a part",
-    Arrow(EXPIRED, Confirm, EventKind.REFUND_DUE, EXPIRED): "confirm: nothing is left",
-    Arrow(EXPIRED, Expire, EventKind.REFUND_DUE, EXPIRED): "time is up: a wrong amount",
-    Arrow(EXPIRED, Refund, EventKind.REFUNDED, EXPIRED): "refund: of a payment",
-    Arrow(CANCELLED, Confirm, EventKind.REFUND_DUE, CANCELLED): "confirm: it comes too late",
-    Arrow(CANCELLED, Cancel, EventKind.REFUND_DUE, CANCELLED): "cancel: a wrong amount",
-    Arrow(CANCELLED, Refund, EventKind.REFUNDED, CANCELLED): "refund: of a payment",
-    Arrow(REFUNDED, Confirm, EventKind.REFUND_DUE, REFUNDED): "confirm: another payment",
-    Arrow(REFUNDED, Refund, EventKind.REFUNDED, REFUNDED): "refund: of that",
+    Arrow(HELD, Extend, EventKind.EXTENDED, HELD): "second window",
+    Arrow(HELD, Confirm, EventKind.AMOUNT_MISMATCH, HELD): "a payment",
+    Arrow(HELD, Refund, EventKind.REFUNDED, HELD): "that payment",
+    Arrow(CONFIRMED, Confirm, EventKind.REFUND_DUE, CONFIRMED): "one too many",
+    Arrow(CONFIRMED, Refund, EventKind.REFUNDED, CONFIRMED): "that, or a part",
+    Arrow(EXPIRED, Confirm, EventKind.REFUND_DUE, EXPIRED): "late, none is left",
+    Arrow(EXPIRED, Expire, EventKind.REFUND_DUE, EXPIRED): "wrong amount",
+    Arrow(EXPIRED, Refund, EventKind.REFUNDED, EXPIRED): "that payment",
+    Arrow(CANCELLED, Confirm, EventKind.REFUND_DUE, CANCELLED): "it comes too late",
+    Arrow(CANCELLED, Cancel, EventKind.REFUND_DUE, CANCELLED): "wrong amount",
+    Arrow(CANCELLED, Refund, EventKind.REFUNDED, CANCELLED): "that payment",
+    Arrow(REFUNDED, Confirm, EventKind.REFUND_DUE, REFUNDED): "one too many",
+    Arrow(REFUNDED, Refund, EventKind.REFUNDED, REFUNDED): "that payment",
 }
 
 _BOXES: Final = {
     SOLD: (188, 26, 80),
-    HELD: (188, 142, 128),
-    CANCELLED: (188, 364, 128),
-    CONFIRMED: (488, 142, 130),
-    EXPIRED: (488, 366, 126),
-    REFUNDED: (788, 140, 130),
+    HELD: (188, 142, 114),
+    CANCELLED: (188, 342, 114),
+    CONFIRMED: (488, 142, 114),
+    EXPIRED: (488, 342, 114),
+    REFUNDED: (788, 142, 114),
 }
-_WIDTH: Final = 192
+_WIDTH: Final = 200
 _ROW: Final = 19
 
 
 def draw() -> str:
     """Return the picture as an SVG, with the names of states and events as the code has them."""
     lines = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 512" width="1000" height="512" role="img" '
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 476" width="1000" height="476" role="img" '
         'aria-labelledby="t" font-family="system-ui, sans-serif" font-size="13">',
         '  <title id="t">The life of an order: the states, and the commands that lead from one to another</title>',
         '  <defs><marker id="a" markerWidth="9" markerHeight="8" refX="8" refY="4" orient="auto">'
         '<path d="M0 0 9 4 0 8z" fill="#848d97"/></marker></defs>',
-        '  <rect width="1000" height="512" rx="8" fill="#ffffff"/>',
+        '  <rect width="1000" height="476" rx="8" fill="#ffffff"/>',
         *(f'  <circle cx="96" cy="{y}" r="6" fill="#848d97"/>' for y in (66, 206)),
     ]
     for drawn in ARROWS.values():
@@ -93,6 +93,6 @@ def draw() -> str:
         at = y + 51
         for loop, label in LOOPS.items():
             if loop.before is state:
-                lines.append(f'  <text x="{x + 14}" y="{at}" fill="#59636e">{label}</text>')
+                lines.append(f'  <text x="{x + 14}" y="{at}" fill="#59636e" font-size="12">{loop.kind}: {label}</text>')
                 at += _ROW
     return "\n".join([*lines, "</svg>", ""])
