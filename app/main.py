@@ -170,6 +170,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     app = Application(
         buying=_methods(settings),
+        port=settings.port,
         operator_port=settings.operator_port,
         readers_max=settings.readers_max,
         body_timeout_s=settings.request_timeout_ms / 1000,
@@ -186,7 +187,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     most = {"quantity_max": settings.quantity_max, "buyer_max": TOKEN_MAX if signed else BUYER_MAX}
     buying = purchase_route.router(_methods(settings), **most)
     rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
-    holding = holds.router(**most)
+    holding = holds.router(**most, shop_holds=settings.only_shop_holds, anybody_confirms=settings.rehearsal)
     for router in (
         holding,
         orders.router,

@@ -29,7 +29,9 @@ from app.outbox.pull import Pulled
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
 from app.web.events import body_of
+from app.web.problem_types import URN, Effect, Kind, types
 from fencelock.registry import CLASSES, backend_class, scheme_of
+from lab import life
 from lab.model.money import Money
 from lab.model.protocol import Protocol
 from lab.model.search import Model
@@ -195,6 +197,8 @@ def documents() -> dict[Path, str]:
         ROOT / ".env.example": env_example(),
         ROOT / "docs" / "fencelock.md": reference(),
         ROOT / "docs" / "http.md": http(),
+        ROOT / "docs" / "errors.md": errors(),
+        ROOT / "docs" / "life.svg": life.draw(),
         ROOT / "docs" / "adr" / "README.md": decisions(),
         **deployment(),
     }
@@ -296,27 +300,76 @@ def http() -> str:
         "[commands.md](commands.md#http) and [holds.md](holds.md) show how the endpoints are used.",
         *("", "## Errors", "", "| status | what it means |", "|---|---|"),
         *(f"| {status} | {'; or: '.join(meanings[status])} |" for status in sorted(meanings)),
-        *("", "Their body is a [`Problem`](#problem)."),
+        *("", "Their body is a [`Problem`](#problem). [errors.md](errors.md) has a row for each `type`."),
     ]
     for tag, operations in by_tag.items():
         lines += ["", f"## {tag.capitalize()}"]
         for name, operation in operations.items():
             lines += ["", f"### `{name}`", "", *operation["description"].splitlines()]
-            if "security" in operation:
-                lines += ["", "For operators: `Authorization: Bearer` and a token."]
-            lines += ["", *_table(_parameters(operation)), "", _answers(operation)]
-    lines += ["", "## Types"]
+            if (of := operation.get("security")) and {} not in of:
+                whose = "the shop's back end and operators" if {"shop": []} in of else "operators"
+                lines += ["", f"For {whose}: `Authorization: Bearer` and a token."]
+            lines += ["", *_table(_parameters(operation, document["components"]["schemas"])), "", _answers(operation)]
+    lines += [
+        *(
+            "",
+            "## Events",
+            "",
+            "Requests of the service to the shop: [webhooks.md](webhooks.md). The body is an [`OrderEventView`](#ordereventview).",
+        ),
+        *("", "| type | what has happened |", "|---|---|"),
+        *(f"| `{name}` | {methods['post']['summary']} |" for name, methods in document["webhooks"].items()),
+        *("", "## Types"),
+    ]
     for name, schema in sorted(document["components"]["schemas"].items()):
         fields = _table(_fields(schema), "field") if "properties" in schema else [f"One of {_type(schema)}."]
         lines += ["", f"### {name}", "", schema.get("description", ""), "", *fields]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
+def errors() -> str:
+    """Return what each type of problem means for the caller as a page."""
+    head = ["| type | status | title | when | ask again |", "|---|---|---|---|---|"]
+
+    def rows(effect: Effect) -> list[str]:
+        return [_problem(name, kind) for name, kind in types().items() if kind.effect is effect]
+
+    lines = [
+        "# Errors: reference",
+        "",
+        "An error is `application/problem+json`, and its `type` has a row here. `make docs` writes this page from the code.",
+        "",
+        "`effect` in the answer says what became of the request:",
+        "",
+        "- `nothing`: this request has changed nothing, and never will. An earlier one whose answer was lost may have:",
+        "  with the same idempotency key that is found out, and with a new one it would be done twice.",
+        "- `unknown`: it may have been done. Send it again *with the same key*: the answer says what has happened. So do you",
+        "  when there is no answer at all, or one without `effect`, which a proxy on the way has made.",
+        "",
+        "No error means that it has happened: that is told with 200 and an `outcome`, as what was to be expected is, such as",
+        "`sold_out` or `already_confirmed`. Where it says *ask again*, the same request may be answered otherwise when the",
+        "seconds of `Retry-After` have passed; elsewhere something has to be changed first. A type is never renamed, and",
+        "there may be further ones: go by `effect` and `status`.",
+        *("", "## Outcome unknown", "", *head, *rows(Effect.UNKNOWN)),
+        *(
+            "",
+            "What only reads changes nothing, whatever `effect` says. Of a store that was not reached it says `nothing`.",
+        ),
+        *("", "## Nothing happened", "", *head, *rows(Effect.NOTHING)),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _problem(name: str, kind: Kind) -> str:
+    again = "yes" if kind.may_come_again else "no"
+    return f'| <a id="{name}"></a>`{URN}{name}` | {kind.status} | {kind.title} | {kind.when} | {again} |'
+
+
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return {**one, "operationId": ""} == {**other, "operationId": ""}
 
 
-def _parameters(operation: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _parameters(operation: dict[str, Any], schemas: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the parameters of an endpoint and the fields of its body: name, type and place, description."""
     rows = []
     for one in operation.get("parameters", []):
@@ -324,6 +377,7 @@ def _parameters(operation: dict[str, Any]) -> list[tuple[str, str, str]]:
         rows.append((one["name"], f"{kind}, in the {one['in']}", one.get("description", "")))
     for content in operation.get("requestBody", {}).get("content", {}).values():
         schema = content["schema"]
+        schema = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
         fields = _fields(schema) if "properties" in schema else [("(all of it)", _type(schema), "")]
         rows += [(name, f"{kind}, in the body", text) for name, kind, text in fields]
     return rows

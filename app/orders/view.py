@@ -5,7 +5,7 @@ the answers to buyers and operators, the files and the tables are made.
 """
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -67,6 +67,54 @@ class OperatorOrderView(OrderView):
     token: int = Field(description="fencing token of the grant under which it was written")
     batch: str = Field(description="the write that it came with")
     attention: bool = Field(description="a payment is to be given back, or was wrong")
+
+
+class OrderEventData(BaseModel):
+    """How an order stands after an event, and what happened."""
+
+    state: OrderState | None = Field(description="of the order after the event: obey it, and not the type")
+    about: Literal["order", "units", "payment", "part"] = Field(
+        description="the order itself, some of its units, a payment of it, or a part of one"
+    )
+    order: str = Field(description="the order's id, which opens it for anybody")
+    sku: str = Field(description="the item")
+    number: int = Field(description="which event of the order it is, from 1 on")
+    quantity: int = Field(description="its units after the event")
+    buyer: str | None
+    ref: str | None = Field(description="the shop's own number")
+    units: int | None = Field(None, description="how many of them went back, if not all")
+    pay_by: float | None = Field(None, description="the deadline, in seconds since 1970")
+    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
+    currency: str | None = Field(None, description="ISO 4217; of a payment, only if it is not the order's")
+    payment_ref: str | None = Field(None, description="the payment that has come")
+    amount: int | None = Field(None, description="of that payment, or of the part that was given back")
+    subtotal: int | None = Field(None, description="of the amount, what is for the units, if something else is in it")
+    paid_at: float | None = Field(None, description="when it was paid by the provider's clock, in seconds since 1970")
+    in_time: bool | None = Field(None, description="whether it was paid in time, and told too late")
+    given_back: int | None = Field(None, description="what was given back of that payment so far")
+    expected: int | None = Field(None, description="the amount that it should have had")
+    late: bool = Field(False, description="it came after the hold's end, and a unit was left")
+    why: str | None = Field(
+        None, description="why it is to be given back: the outcome that the payment had; or the provider's reason"
+    )
+    keep: str | None = Field(None, description="the payment that counts, beside the one that is to be given back")
+    payment_refs: list[str] = Field(default_factory=list, description="the payments that were given back")
+    refunds_due: list[str] = Field(default_factory=list, description="the payments that are to be given back now")
+    part: str | None = Field(None, description="the name of the part that is to be given back")
+    parts: list[str] = Field(default_factory=list, description="parts that were to be given back, and are with this")
+    restock: bool = Field(False, description="whether the units are on sale again")
+    message: str | None = Field(None, description="the name of the part that was given back")
+    by: str | None = Field(None, description="the operator")
+    request_id: str | None = Field(None, description="of the request by which the order began")
+    traceparent: str | None = Field(None, description="likewise")
+
+
+class OrderEventView(BaseModel):
+    """An event of an order, as the shop's webhook gets it. `type`: order. and the kind of the event."""
+
+    type: str = Field(examples=["order.confirmed"])
+    timestamp: str = Field(description="when it happened, by the store's clock (RFC 3339)")
+    data: OrderEventData
 
 
 def standing(order: OrderId, record: Record) -> dict[str, Any]:

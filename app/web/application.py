@@ -9,11 +9,22 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.web import auth, dashboard, health, holds, operator_routes, pages, payments, problems, purchase, stock
+from app.web import (
+    auth,
+    dashboard,
+    document,
+    health,
+    holds,
+    operator_routes,
+    pages,
+    payments,
+    problems,
+    purchase,
+    stock,
+)
 from app.web.admission import Admission
 from app.web.body_limit import Bodies, has_body, with_body
 from app.web.call import Route, asgi
@@ -28,7 +39,7 @@ _WISHES_MAX: Final = 5000  # bodies of holds that are on their way at once
 class Application(FastAPI):
     """FastAPI for all but purchases and the most frequent requests, which are dispatched before it.
 
-    `buying`: the methods that buy; `operator_port`: the port that has the operator's paths, if they have one;
+    `buying`: the methods that buy; `port`: the buyers'; `operator_port`: the one that has the operator's paths, if any;
     `readers_max`: requests of readers at once, and as many of operators; `body_timeout_s`: for a whole body.
     """
 
@@ -36,6 +47,7 @@ class Application(FastAPI):
         self,
         *,
         buying: tuple[str, ...],
+        port: int,
         operator_port: int | None,
         readers_max: int,
         body_timeout_s: float,
@@ -43,6 +55,7 @@ class Application(FastAPI):
     ) -> None:
         super().__init__(**options, openapi_url=_DOCUMENT)
         self._buying = buying
+        self._port = port
         self._operator_port = operator_port
         self._framework = super().__call__
         self._state: State | None = None
@@ -139,15 +152,10 @@ class Application(FastAPI):
         return json.dumps(self.openapi(), separators=(",", ":")).encode()
 
     def openapi(self) -> dict[str, Any]:
-        """FastAPI's document, and the models that only our responses refer to."""
+        """FastAPI's document, and what it does not know."""
         if self.openapi_schema is None:
-            document = get_openapi(title=self.title, version=self.version, summary=self.summary, routes=self.routes)
-            _, models = models_json_schema(
-                [(problems.Problem, "serialization"), (purchase.PurchaseView, "serialization")],
-                ref_template="#/components/schemas/{model}",
-            )
-            document.setdefault("components", {}).setdefault("schemas", {}).update(models["$defs"])
-            self.openapi_schema = document
+            made = get_openapi(title=self.title, version=self.version, summary=self.summary, routes=self.routes)
+            self.openapi_schema = document.completed(made, port=self._port, operator_port=self._operator_port)
         return self.openapi_schema
 
 

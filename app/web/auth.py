@@ -20,8 +20,10 @@ from starlette.exceptions import HTTPException
 CSRF_HEADER: Final = "X-Seckill-Csrf"
 _LASTS_S: Final = 12 * 3600
 
-_bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
-_shop_bearer = HTTPBearer(auto_error=False, scheme_name="ShopBearer", description="SECKILL_SHOP_TOKEN")
+_bearer = HTTPBearer(scheme_name="operator", auto_error=False, description="SECKILL_ADMIN_TOKEN")
+_shop_bearer = HTTPBearer(scheme_name="shop", auto_error=False, description="SECKILL_SHOP_TOKEN")
+BY_SHOP: Final[list[dict[str, list[str]]]] = [{"shop": []}, {"operator": []}]  # whose token OpenAPI asks for
+BY_ANYBODY: Final[list[dict[str, list[str]]]] = [{}, *BY_SHOP]
 
 
 class Session(NamedTuple):

@@ -10,6 +10,7 @@ see `app.web.body_limit`.
 """
 
 import asyncio
+import json
 import re
 import socket
 from collections.abc import Callable, Iterable
@@ -28,6 +29,7 @@ from app.web.body_limit import BODY_MAX_BYTES
 from app.web.call import GONE, Call
 from app.web.connection_limits import HEAD_MAX_BYTES, ConnectionLimits
 from app.web.headers import HEADERS
+from app.web.problem_types import URN, Effect
 from app.web.state import State
 
 _TITLES: Final = {
@@ -395,7 +397,8 @@ class Connection(asyncio.Protocol):
             return
         title = _TITLES[status]
         slug = title.lower().replace(" ", "-")
-        body = f'{{"type":"urn:seckill:{slug}","title":"{title}","status":{status},"detail":"{why}"}}'
+        about = {"type": URN + slug, "title": title, "status": status, "detail": why, "effect": Effect.NOTHING}
+        body = json.dumps(about, separators=(",", ":"))
         retry = "retry-after: 1\r\n" if status == 503 else ""
         self.transport.write(
             f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n{retry}{_FIXED.decode()}"

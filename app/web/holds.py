@@ -39,6 +39,7 @@ from app.orders import (
 )
 from app.orders.view import NOTHING, StandingView, standing
 from app.web import problems, purchase
+from app.web.auth import BY_ANYBODY, BY_SHOP
 from app.web.call import Asked, Call, Form, Route, asgi
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
 from app.web.problems import invalid_field, responses
@@ -308,22 +309,23 @@ async def look(request: Request, hold_id: Id) -> dict[str, Any]:
     return view(state.instance, found.sku, found.id, found.record, None)
 
 
-def router(*, quantity_max: int, buyer_max: int) -> APIRouter:
-    """The routes, with their description."""
+def router(*, quantity_max: int, buyer_max: int, shop_holds: bool, anybody_confirms: bool) -> APIRouter:
+    """The routes, with their description. `shop_holds`: only the shop does; `anybody_confirms`: in a rehearsal."""
     wish = HoldRequest.model_json_schema()
     wish["properties"]["quantity"]["maximum"] = quantity_max
     wish["properties"]["buyer"] |= {"maxLength": buyer_max, "pattern": f"^{BUYER_PATTERN}$"}
     of_order = PATH + "/{hold_id}"
     found = APIRouter(tags=["holds"])
 
-    def add(path: str, endpoint: Any, body: dict[str, Any] | None, *more: int, required: bool = True) -> None:
-        answers = {**_ANSWERS, **responses(*more)}
+    def add(path: str, endpoint: Any, body: dict[str, Any] | None, *, by: Any = None, required: bool = True) -> None:
+        answers = {**_ANSWERS, **(responses(401) if by else {})}
         about: dict[str, Any] = {"response_model": HoldView, "responses": answers}
-        about["openapi_extra"] = _described(body, required=required)
+        about["openapi_extra"] = _described(body, required=required) | ({"security": by} if by else {})
         found.add_api_route(path, endpoint, methods=["POST"], **about)
 
-    add(PATH, hold, wish)
-    add(f"{of_order}/confirm", confirm, ConfirmRequest.model_json_schema(), 401)
+    add(PATH, hold, wish, by=BY_SHOP if shop_holds else BY_ANYBODY)
+    paid = ConfirmRequest.model_json_schema()
+    add(f"{of_order}/confirm", confirm, paid, by=BY_ANYBODY if anybody_confirms else BY_SHOP)
     add(f"{of_order}/extend", extend, None)
     add(f"{of_order}/cancel", cancel, CancelRequest.model_json_schema(), required=False)
     found.add_api_route(of_order, look, methods=["GET"], response_model=HoldView, responses=responses(404, 422, 503))

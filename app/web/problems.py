@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from app import errors
+from app.web.problem_types import KINDS, OTHERS, URN, Effect, class_of, effect_of, name_of
 from fencelock import FencelockError, LockError
 
 _log = logging.getLogger(__name__)
@@ -22,51 +23,6 @@ _METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 # How OpenAPI describes the header that each 503 has.
 RETRY_AFTER: Final = {"Retry-After": {"description": "seconds", "required": True, "schema": {"type": "integer"}}}
 
-# By the most special class that matches: status, and a title that never changes for its type.
-_STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
-    errors.UnknownItem: (404, "No such item"),
-    errors.ItemNotPossible: (400, "Not an item that this store can hold"),
-    errors.BuyerRequired: (400, "Buyer required"),
-    errors.HoldsNotPossible: (409, "Units can't be held"),
-    errors.EarlierSale: (409, "Not in a sale that an earlier release began"),
-    errors.KeyReused: (422, "Idempotency key belongs to another request"),
-    errors.ForeignOrigin: (403, "Not from this site"),
-    errors.Prefetched: (403, "Not asked for by a buyer"),
-    errors.BuyerNotSigned: (403, "Not a buyer of this shop"),
-    errors.QueueFull: (503, "Too many buyers at the moment"),
-    errors.Closing: (503, "Shutting down"),
-    errors.ItemBlocked: (503, "Item can't be sold at the moment"),
-    errors.NotDecided: (503, "Not decided in time"),
-    errors.OutcomeUnknown: (503, "Outcome unknown"),
-    errors.StockCorrupt: (503, "Stock is not usable"),
-    errors.FenceRefused: (503, "Refused by the stock's fence"),
-    errors.StockBehind: (503, "Stock is being looked into"),
-    errors.StockError: (503, "Stock not available"),
-    LockError: (503, "Lock not available"),
-    errors.HoursNotPossible: (422, "Not possible hours"),
-    errors.PriceNotPossible: (422, "Not a possible price"),
-    errors.HasOrders: (412, "Orders would be forgotten"),
-    errors.NotInCatalogue: (422, "Not in the catalogue"),
-    errors.StockNotAsExpected: (412, "The stock is not as expected"),
-    errors.NoCallbacks: (403, "No callbacks"),
-    errors.NotSigned: (400, "Not signed by the payment provider"),
-    errors.NoSuchOrder: (409, "No such order"),
-    errors.TooManyListeners: (503, "Too many listeners at the moment"),
-    errors.Overloaded: (503, "Too many requests at the moment"),
-    errors.SeckillError: (503, "Not available"),
-    FencelockError: (503, "Not available"),
-}
-# The field of the request that an error is about.
-_FIELDS: Final[dict[type[Exception], str]] = {
-    errors.UnknownItem: "sku",
-    errors.NotInCatalogue: "sku",
-    errors.HoursNotPossible: "ends_at",
-    errors.PriceNotPossible: "price",
-    errors.ItemNotPossible: "sku",
-    errors.BuyerRequired: "buyer",
-    errors.BuyerNotSigned: "buyer",
-    errors.KeyReused: "Idempotency-Key",
-}
 # When such an error of a route was last logged as a warning, on the monotonic clock.
 _said: dict[tuple[str, type[Exception]], float] = {}
 _SILENCE_S: Final = 1.0
@@ -84,10 +40,14 @@ class FieldError(BaseModel):
 class Problem(BaseModel):
     """An error, as RFC 9457 has it. `type` is stable and meant for programs, `detail` for people."""
 
-    type: str = Field(examples=["urn:seckill:queue-full"])
+    type: str = Field(examples=["urn:seckill:queue-full"], description="docs/errors.md has a row for each")
     title: str
     status: int
     detail: str
+    effect: Effect = Field(
+        description="`nothing`: this request has changed nothing, and never will; "
+        "`unknown`: it may have been done, and the same request with the same key tells"
+    )
     errors: list[FieldError] = Field(default_factory=list)
     orders: int | None = Field(None, description="how many orders would be forgotten")
 
@@ -98,13 +58,14 @@ def problem(
     title: str,
     detail: str,
     *,
+    effect: Effect = Effect.NOTHING,
     fields: list[FieldError] | None = None,
     headers: dict[str, str] | None = None,
     orders: int | None = None,
 ) -> Response:
     """A problem document as a response."""
-    about = {"title": title, "status": status, "detail": detail, "errors": fields or [], "orders": orders}
-    body = Problem.model_validate({"type": f"urn:seckill:{type_}", **about})
+    about = {"title": title, "status": status, "detail": detail, "effect": effect}
+    body = Problem.model_validate({"type": URN + type_, **about, "errors": fields or [], "orders": orders})
     headers = dict(headers or {})
     if status == 503:
         headers.setdefault("Retry-After", str(_RETRY_AFTER_S))
@@ -171,7 +132,7 @@ def install(app: FastAPI) -> None:
         if status == 405:
             headers["Allow"] = ", ".join(_methods(app, request))
         if status == 400:  # FastAPI's answer to a body that the JSON parser gives up on
-            return problem(422, "invalid-request", "Invalid request", f"body: {title}", fields=[_body_error(title)])
+            return _invalid(f"body: {title}", [_body_error(title)])
         return problem(status, f"http-{status}", title, detail, headers=headers)
 
     @app.exception_handler(Exception)
@@ -187,7 +148,7 @@ def of(error: Exception, method: str, route: str) -> Response:
             for part in error.errors()
         ]
         detail = "; ".join(f"{field.field}: {field.message}" for field in invalid)
-        return problem(422, "invalid-request", "Invalid request", detail, fields=invalid)
+        return _invalid(detail, invalid)
     if isinstance(error, HTTPException):
         return problem(
             error.status_code,
@@ -198,24 +159,30 @@ def of(error: Exception, method: str, route: str) -> Response:
         )
     if not isinstance(error, errors.EXPECTED):
         _log.error("%s %s failed", method, route, exc_info=error)
-        return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")
-    kind = next(kind for kind in type(error).__mro__ if kind in _STATUSES)
-    status, title = _STATUSES[kind]
-    name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip("-")
-    field = _FIELDS.get(kind)
-    detail = title if isinstance(error, _INTERNAL) else str(error)
-    if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
-        _log.log(loudness(route, kind), "%s %s: %s", method, route, error)
-    fields = [FieldError(field=field, message=detail)] if field else None
+        kind = OTHERS["internal-error"]
+        detail = "an error of ours; it was logged"
+        return problem(kind.status, "internal-error", kind.title, detail, effect=kind.effect)
+    of_class = class_of(error)
+    kind = KINDS[of_class]
+    detail = kind.title if isinstance(error, _INTERNAL) else str(error)
+    if kind.status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
+        _log.log(loudness(route, of_class), "%s %s: %s", method, route, error)
+    fields = [FieldError(field=kind.field, message=detail)] if kind.field else None
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
     orders = error.orders if isinstance(error, errors.HasOrders) else None
-    return problem(status, name, title, detail, fields=fields, headers=headers, orders=orders)
+    name, effect = name_of(of_class), effect_of(error)
+    return problem(kind.status, name, kind.title, detail, effect=effect, fields=fields, headers=headers, orders=orders)
 
 
 def title(error: Exception) -> str:
     """The public title of an error."""
-    return next(_STATUSES[kind][1] for kind in type(error).__mro__ if kind in _STATUSES)
+    return KINDS[class_of(error)].title
+
+
+def _invalid(detail: str, fields: list[FieldError]) -> Response:
+    kind = OTHERS["invalid-request"]
+    return problem(kind.status, "invalid-request", kind.title, detail, fields=fields)
 
 
 def loudness(route: str, kind: type[Exception]) -> int:

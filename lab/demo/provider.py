@@ -1,7 +1,8 @@
 """A pretended payment provider: a page where buyers pay, decline, or do worse, and callbacks as real ones send them.
 
 Callbacks come late, twice, and out of order, are signed as Standard Webhooks has it, and are repeated until an instance
-answers with 2xx. Nobody's money is involved.
+answers with 2xx. Nobody's money is involved. `/sandbox` plays a provider's bad days one by one (`lab.demo.sandbox`);
+`/refunds` gives money back, as a shop asks for it, and `/payments` is what was paid and given back.
 
     python -m lab.demo.provider --port 8070 --shop http://127.0.0.1:8080,http://127.0.0.1:8090
 """
@@ -9,8 +10,6 @@ answers with 2xx. Nobody's money is involved.
 import argparse
 import asyncio
 import base64
-import hashlib
-import hmac
 import html
 import itertools
 import json
@@ -20,13 +19,14 @@ import sys
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import httpx
+import standardwebhooks
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -69,16 +69,32 @@ class Callback:
     tries: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Payment:
+    """Money that was paid for a hold, and how much of it was given back, in the minor unit of the currency."""
+
+    hold: str
+    amount: int
+    currency: str | None
+    ref: str = field(default_factory=lambda: f"pay_{secrets.token_hex(6)}")
+    given_back: int = 0
+
+    def told(self, **other: Any) -> dict[str, Any]:
+        """What a callback says of it."""
+        return {"hold": self.hold, "payment_ref": self.ref, "amount": self.amount, "currency": self.currency} | other
+
+
 class Provider:
     """Takes payments for the holds of a shop's instances, and tells any of them. `secret`: signs what it tells."""
 
     def __init__(self, shops: Sequence[str], secret: str) -> None:
         self._shops = shops
         self._turns = itertools.cycle(shops)
-        self._secret = base64.b64decode(secret.removeprefix("whsec_"))
+        self._webhook = standardwebhooks.Webhook(secret)
         self._http = httpx.AsyncClient(timeout=10, trust_env=False)
         self._tasks: set[asyncio.Task[None]] = set()
         self.callbacks: deque[Callback] = deque(maxlen=_KEPT)
+        self.payments: dict[str, Payment] = {}
 
     async def hold(self, hold: str) -> dict[str, Any] | None:
         """Return how a hold stands; None if no instance knows it, or none answers."""
@@ -91,6 +107,43 @@ class Provider:
                 found: dict[str, Any] = answer.json()
                 return found
         return None
+
+    async def begin(self) -> dict[str, Any] | None:
+        """Hold one of the shop's item for a pretended buyer."""
+        wish = {"buyer": f"sandbox-{secrets.token_hex(3)}", "quantity": 1}
+        answer = await self._http.post(f"{next(self._turns)}/holds", json=wish)
+        found: dict[str, Any] = answer.json()
+        return found if found.get("outcome") == "held" else None
+
+    def pay(self, hold: dict[str, Any], amount: int | None = None, currency: str | None = None) -> Payment:
+        """Take a payment: of what the hold costs, or of another amount."""
+        costs = hold.get("to_pay") or 0
+        paid = Payment(hold["id"], costs if amount is None else amount, currency or hold.get("currency"))
+        self.payments[paid.ref] = paid
+        return paid
+
+    async def give_back(self, ref: str) -> Payment | None:
+        """Give back what is left of a payment, once, and tell the shop; None if there is none."""
+        paid = self.payments.get(ref)
+        if paid is not None and paid.given_back < paid.amount:
+            paid.given_back = paid.amount
+            callback = Callback("payment.refunded", paid.hold, ref)
+            self.callbacks.append(callback)
+            self.start(self._repeat(callback, self.body(callback.type, {"hold": paid.hold, "payment_ref": ref})))
+        return paid
+
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Do something in the background."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @staticmethod
+    def body(kind: str, data: dict[str, Any]) -> str:
+        """The body of a callback."""
+        told = {name: value for name, value in data.items() if value is not None}
+        return json.dumps({"type": kind, "timestamp": datetime.now(UTC).isoformat(), "data": told})
 
     def is_ours(self, address: str) -> bool:
         """Return whether an address is one of the shops', as nobody is sent elsewhere."""
@@ -107,47 +160,56 @@ class Provider:
             self._tell(hold, "payment.succeeded", _FIRST_S, lost=3 if way == "lost" else 0, ended=way == "late")
 
     def _tell(self, hold: dict[str, Any], kind: str, after_s: float, *, lost: int = 0, ended: bool = False) -> None:
-        callback = Callback(kind, hold["id"], f"pay_{secrets.token_hex(6)}")
+        paid = self.pay(hold) if kind == "payment.succeeded" else Payment(hold["id"], 0, None)
+        callback = Callback(kind, paid.hold, paid.ref)
         self.callbacks.append(callback)
+        priced = hold.get("to_pay") is not None
+        body = self.body(
+            kind, paid.told(amount=hold["to_pay"]) if priced else {"hold": paid.hold, "payment_ref": paid.ref}
+        )
         for delay_s in (after_s, after_s + _AGAIN_S):  # at least once means: sometimes twice
-            task = asyncio.create_task(self._deliver(callback, hold, delay_s, lost, ended=ended))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.start(self._deliver(callback, body, hold, delay_s, lost, ended=ended))
 
     async def _deliver(
-        self, callback: Callback, hold: dict[str, Any], delay_s: float, lost: int, *, ended: bool
+        self, callback: Callback, body: str, hold: dict[str, Any], delay_s: float, lost: int, *, ended: bool
     ) -> None:
         if ended:
-            until = time.monotonic() + _LATE_WITHIN_S
-            now = hold
-            while time.monotonic() < until and now["state"] == "held":
-                await asyncio.sleep(0.5)
-                now = await self.hold(callback.hold) or now
+            await self.until_over(hold)
         await asyncio.sleep(delay_s)
-        data: dict[str, Any] = {"hold": callback.hold, "payment_ref": callback.payment_ref}
-        if hold.get("to_pay") is not None:
-            data |= {"amount": hold["to_pay"], "currency": hold.get("currency")}
-        body = json.dumps({"type": callback.type, "timestamp": datetime.now(UTC).isoformat(), "data": data})
+        await self._repeat(callback, body, lost)
+
+    async def until_over(self, hold: dict[str, Any]) -> None:
+        """Wait until a hold is held no more."""
+        until = time.monotonic() + _LATE_WITHIN_S
+        while time.monotonic() < until and hold["state"] == "held":
+            await asyncio.sleep(0.5)
+            hold = await self.hold(hold["id"]) or hold
+
+    async def _repeat(self, callback: Callback, body: str, lost: int = 0) -> None:
         for number in range(_TRIES):
             if number < lost:
                 said, wait_s = "lost on the way", 0
             else:
-                said, wait_s = await self._send(callback, body)
+                said, wait_s = await self.send(callback.id, body)
             callback.tries.append(said)
             if said.startswith("2"):
                 return
             await asyncio.sleep(max(wait_s, _PAUSES_S[min(number, len(_PAUSES_S) - 1)]))
 
-    async def _send(self, callback: Callback, body: str) -> tuple[str, int]:
-        """Tell one of the instances; return its answer, and how many seconds it asks us to wait."""
-        now = str(int(time.time()))
-        signed = hmac.new(self._secret, f"{callback.id}.{now}.{body}".encode(), hashlib.sha256).digest()
+    async def send(self, name: str, body: str, *, signed_with: str | None = None) -> tuple[str, int]:
+        """Tell one of the instances; return its answer, and how many seconds it asks us to wait.
+
+        `signed_with`: another secret than ours, "" for none.
+        """
+        now = datetime.now(UTC)
         headers = {
             "Content-Type": "application/json",
-            "webhook-id": callback.id,
-            "webhook-timestamp": now,
-            "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+            "webhook-id": name,
+            "webhook-timestamp": str(int(now.timestamp())),
         }
+        if signed_with != "":
+            webhook = self._webhook if signed_with is None else standardwebhooks.Webhook(signed_with)
+            headers["webhook-signature"] = webhook.sign(name, now, body)
         try:
             answer = await self._http.post(f"{next(self._turns)}/payments/webhook", content=body, headers=headers)
         except httpx.HTTPError as error:
@@ -159,7 +221,8 @@ class Provider:
 
 
 _STYLE: Final = """
-:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
+:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif;
+  background: light-dark(#fff, #16191d); color: light-dark(#1a2027, #e6eaee); }
 body { max-width: 28rem; margin: 0 auto; padding: 2rem 1rem; }
 main { padding: 1.5rem; border: 1px solid light-dark(#d8dee6, #3a414b); border-radius: 16px; }
 h1 { margin: 0 0 1rem; font-size: 1.25rem; } dl { margin: 0 0 1.5rem; } dl div { display: flex; gap: 1rem; }
@@ -171,7 +234,8 @@ button[value=pay] { border: 0; background: #1d5fd1; color: #fff; font-weight: 65
 """
 
 
-def _page(title: str, *parts: str) -> HTMLResponse:
+def page(title: str, *parts: str) -> HTMLResponse:
+    """A page of the provider's."""
     return HTMLResponse(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
@@ -181,7 +245,8 @@ def _page(title: str, *parts: str) -> HTMLResponse:
     )
 
 
-def _amount(hold: dict[str, Any]) -> str:
+def amount_of(hold: dict[str, Any]) -> str:
+    """What is to be paid for a hold, in words."""
     to_pay, currency = hold.get("to_pay"), hold.get("currency") or ""
     return "as agreed" if to_pay is None else f"{currency} {to_pay / 100:,.2f}".strip()
 
@@ -189,7 +254,7 @@ def _amount(hold: dict[str, Any]) -> str:
 def _form(hold: dict[str, Any], back: str, said: str = "") -> HTMLResponse:
     facts = {
         "Item": f"{hold['quantity']} of {hold['sku']}",
-        "Amount": _amount(hold),
+        "Amount": amount_of(hold),
         "Buyer": hold.get("buyer") or "unknown",
         "Hold": f"{hold['id'].rpartition('~')[0]} ({hold['state']})",
     }
@@ -200,16 +265,17 @@ def _form(hold: dict[str, Any], back: str, said: str = "") -> HTMLResponse:
         for name, value in (("hold", hold["id"]), ("back", back))
     )
     status = f'<p role="status">{said}</p>' if said else ""
-    return _page("Payment", status, f"<dl>{rows}</dl>", f'<form method="post" action="/pay">{hidden}{buttons}</form>')
+    return page("Payment", status, f"<dl>{rows}</dl>", f'<form method="post" action="/pay">{hidden}{buttons}</form>')
 
 
 def application(provider: Provider) -> Starlette:
-    """The provider's pages: the one where a hold is paid, and `/callbacks`, all that the shop was told."""
+    """The provider's pages: the one where a hold is paid, the sandbox, and `/callbacks`, all that the shop was told."""
+    from lab.demo import sandbox  # which builds on the provider
 
     async def ask(request: Request) -> Response:
         hold = await provider.hold(request.query_params.get("hold", ""))
         if hold is None:
-            return _page("Payment", "<p>There is nothing to pay here: the shop knows no such hold.</p>")
+            return page("Payment", "<p>There is nothing to pay here: the shop knows no such hold.</p>")
         return _form(hold, request.query_params.get("back", ""))
 
     async def pay(request: Request) -> Response:
@@ -222,15 +288,27 @@ def application(provider: Provider) -> Starlette:
         if how == "decline":
             return _form(hold, back, "The card was declined. Try another one.")
         if how == "close" or not provider.is_ours(back):
-            return _page("Payment", '<p role="status">Done. You may close this tab.</p>')
+            return page("Payment", '<p role="status">Done. You may close this tab.</p>')
         return RedirectResponse(back, status_code=303)
 
     async def callbacks(_: Request) -> Response:
         return JSONResponse([asdict(one) for one in provider.callbacks])
 
-    return Starlette(
-        routes=[Route("/", ask), Route("/pay", pay, methods=["POST"]), Route("/callbacks", callbacks)],
-    )
+    async def payments(_: Request) -> Response:
+        return JSONResponse([asdict(one) for one in provider.payments.values()])
+
+    async def refunds(request: Request) -> Response:
+        paid = await provider.give_back((await request.json()).get("payment_ref", ""))
+        return JSONResponse(asdict(paid)) if paid else JSONResponse({"detail": "no such payment"}, status_code=404)
+
+    own = [
+        Route("/", ask),
+        Route("/pay", pay, methods=["POST"]),
+        Route("/callbacks", callbacks),
+        Route("/payments", payments),
+        Route("/refunds", refunds, methods=["POST"]),
+    ]
+    return Starlette(routes=[*own, *sandbox.routes(provider)])
 
 
 class ProviderProcess(Process):

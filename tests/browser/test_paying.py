@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from lab.demo.provider import PRICE, ProviderProcess
 from lab.servers.process import free_port
-from tests.browser.conftest import Item, Start
+from tests.browser.conftest import OPERATOR, Item, Start
 from tests.harness.browser import Visitors, contrasts, fits, shows
 from tests.harness.shop import Instance
 from tests.harness.waiting import eventually
@@ -250,3 +250,17 @@ def test_without_a_price_the_page_sells_at_once(shop: Instance, visitors: Visito
     press(page, "Buy one")
     expect(outcome(page)).to_contain_text("It's yours!")
     assert levels(shop, item) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["wide", "narrow and dark"])
+def test_the_sandbox(till: tuple[Instance, ProviderProcess], visitors: Visitors, size: dict[str, Any]) -> None:
+    """A hold is begun and a bad day played by two presses; the page fits, and can be read."""
+    shop, provider = till
+    httpx.put(f"{shop.url}/stock", json={"stock": 3, **PRICE}, headers=OPERATOR).raise_for_status()
+    page = visitors.visit(f"{provider.url}/sandbox", **size)
+    page.get_by_role("button", name="Hold one more").click()
+    page.get_by_role("button", name=re.compile("^Pay twice")).click()
+    expect(page.locator("article")).to_contain_text("200 duplicate_payment")
+    expect(page.locator("article")).to_contain_text("confirmed; to be given back")
+    assert fits(page)
+    assert min(ratio for _, ratio in contrasts(page)) >= 4.5

@@ -19,6 +19,7 @@ from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from app.main import create_app
+from app.web.problem_types import URN, types
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance, settings
 
@@ -104,6 +105,10 @@ class Shopfront(Instance):
             excluded_checks=[positive_data_acceptance] if _rightly_refused(answer) else [],
             transport_kwargs={"base_url": self.url, "headers": headers},
         )
+        if answer.status_code >= 400:
+            problem = answer.json()
+            kind = types()[problem["type"].removeprefix(URN)]
+            assert (kind.status, kind.effect) == (answer.status_code, problem["effect"]), problem
         return answer
 
 

@@ -19,6 +19,7 @@ from app.main import create_app
 from app.operator import Readiness
 from app.sale import Shop
 from app.stock.redis.keys import Keys
+from app.web.problem_types import URN, types
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
@@ -35,7 +36,7 @@ def is_problem(answer: httpx.Response, status: int, *, field: str | None = None)
     assert answer.headers["content-type"] == "application/problem+json"
     body: dict[str, Any] = answer.json()
     assert body["status"] == status
-    assert body["type"].startswith("urn:seckill:")
+    assert types()[body["type"].removeprefix(URN)].status == status
     assert body["title"]
     assert body["detail"]
     if field is not None:

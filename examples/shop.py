@@ -1,0 +1,120 @@
+"""A shop's back end: it holds the units of a cart, sends the buyer to pay, ships once, and gives back what is owed.
+
+The provider reports to the service, and that to this shop. It may be killed at any line: what it knows is in SQLite.
+"""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import uvicorn
+from standardwebhooks import Webhook, WebhookVerificationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+SECKILL, PROVIDER = os.environ["SECKILL_URL"], os.environ["PROVIDER_URL"]
+TOKEN = {"Authorization": f"Bearer {os.environ['SECKILL_SHOP_TOKEN']}"}
+
+webhook = Webhook(os.environ["SECKILL_WEBHOOK_SECRET"])
+http = httpx.AsyncClient(timeout=30)  # longer than the service's own time-out, so that it says 503 first
+db = sqlite3.connect(os.environ.get("SHOP_DB", "shop.db"))
+db.executescript("""
+    CREATE TABLE IF NOT EXISTS cart (id TEXT PRIMARY KEY, buyer TEXT, quantity INTEGER, hold TEXT,
+        state TEXT DEFAULT 'new', number INTEGER DEFAULT 0, payment TEXT, paid INTEGER DEFAULT 0);
+    CREATE TABLE IF NOT EXISTS shipment (cart TEXT PRIMARY KEY, quantity INTEGER);
+    CREATE TABLE IF NOT EXISTS refund (payment TEXT PRIMARY KEY, cart TEXT, done INTEGER DEFAULT 0);
+""")
+
+
+async def ask(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+    """POST until there is an answer: the same request with the same key is done once, whatever is lost on the way."""
+    for _ in range(30):
+        wait_s = 1.0
+        with contextlib.suppress(httpx.TransportError):
+            answer = await http.post(url, json=body, headers=headers)
+            if answer.is_success:
+                return dict(answer.json())
+            if answer.status_code < 500 and answer.status_code not in (408, 429):  # asking again would not help
+                raise HTTPException(502, answer.text)
+            wait_s = float(answer.headers.get("Retry-After", 1))
+        await asyncio.sleep(wait_s)
+    raise HTTPException(503, "not decided yet: send the same request again")
+
+
+async def put_cart(request: Request) -> Response:
+    """Hold the units of a cart, whose id the buyer's page has made: it may send this any number of times."""
+    cart, wish = request.path_params["cart"], await request.json()
+    with db:
+        new = "INSERT OR IGNORE INTO cart (id, buyer, quantity) VALUES (?, ?, ?)"
+        db.execute(new, (cart, str(wish["buyer"]), int(wish["quantity"])))
+    [(buyer, quantity)] = db.execute("SELECT buyer, quantity FROM cart WHERE id = ?", (cart,))
+    wanted = {"buyer": buyer, "quantity": quantity, "ref": cart}  # `ref` comes back with each event
+    held = await ask(f"{SECKILL}/holds", wanted, {**TOKEN, "Idempotency-Key": cart})
+    if held["outcome"] != "held":
+        return JSONResponse({"outcome": held["outcome"]})
+    with db:
+        db.execute("UPDATE cart SET hold = ? WHERE id = ?", (held["id"], cart))
+    return JSONResponse({"outcome": "held", "pay": f"{PROVIDER}/?hold={quote(held['id'], safe='')}"})
+
+
+async def events(request: Request) -> Response:
+    """Take an event. The cart and what follows from it are written together, or the event comes again."""
+    try:
+        event = webhook.verify(await request.body(), dict(request.headers))
+    except (WebhookVerificationError, ValueError):
+        return Response(status_code=400)
+    data = event["data"]
+    with db:  # the events of an order come in order, so one whose number is not greater was here before
+        news = "UPDATE cart SET state = :state, number = :number WHERE id = :ref AND number < :number"
+        if db.execute(news, {name: data[name] for name in ("state", "number", "ref")}).rowcount:
+            note(event["type"], data)
+    return Response()
+
+
+def note(kind: str, data: dict[str, Any]) -> None:
+    """Note what follows from an event: a shipment, or a refund."""
+    cart = data["ref"]
+    if kind == "order.confirmed":
+        db.execute("UPDATE cart SET payment = ?, paid = ? WHERE id = ?", (data["payment_ref"], data["amount"], cart))
+        db.execute("INSERT INTO shipment SELECT id, quantity FROM cart WHERE id = ?", (cart,))
+    elif kind == "order.refund_due":
+        db.execute("INSERT OR IGNORE INTO refund (payment, cart) VALUES (?, ?)", (data["payment_ref"], cart))
+    elif kind == "order.refunded" and data["about"] == "order":
+        db.execute("UPDATE cart SET paid = 0 WHERE id = ?", (cart,))
+    elif kind == "order.refunded" and data["about"] == "part":
+        given_back = (data["amount"], cart, *data["payment_refs"])
+        db.execute("UPDATE cart SET paid = paid - ? WHERE id = ? AND payment = ?", given_back)
+
+
+async def give_back() -> None:
+    """Have the provider give back what is owed. It does so once for a payment, and reports it to the service."""
+    while True:
+        for (payment,) in db.execute("SELECT payment FROM refund WHERE NOT done").fetchall():
+            with contextlib.suppress(HTTPException):
+                await ask(f"{PROVIDER}/refunds", {"payment_ref": payment}, {"Idempotency-Key": payment})
+                with db:
+                    db.execute("UPDATE refund SET done = 1 WHERE payment = ?", (payment,))
+        await asyncio.sleep(1)
+
+
+@contextlib.asynccontextmanager
+async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    """Give back in the background, from the start: what was owed before a restart still is."""
+    task = asyncio.create_task(give_back())
+    yield
+    task.cancel()
+
+
+routes = [Route("/carts/{cart}", put_cart, methods=["PUT"]), Route("/events", events, methods=["POST"])]
+app = Starlette(routes=routes, lifespan=lifespan)
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(os.environ.get("PORT", "8060")), log_level="warning")

@@ -1,0 +1,96 @@
+"""Every life that an order can have, as the decision makes it: all commands in all states, several steps deep."""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+from app.orders import (
+    Cancel,
+    Command,
+    Confirm,
+    EventKind,
+    Expire,
+    Extend,
+    Hold,
+    Incident,
+    OrderChange,
+    OrderState,
+    Purchase,
+    Record,
+    Refund,
+    RequestRefund,
+    Snapshot,
+)
+from app.orders import decide as decided
+from app.orders.decision import Windows
+
+PRICE = 500
+_DEPTH = 4
+_WINDOWS = Windows(price=PRICE, currency="EUR")
+
+
+def begun() -> Iterator[tuple[Command, Record]]:
+    """Yield the commands that begin an order, and the order."""
+    for command in (Purchase(2, buyer="ann", request_id="r"), Hold(2, buyer="ann", request_id="r", proven=True)):
+        windows = _WINDOWS if isinstance(command, Hold) else Windows()
+        [decision] = decided(Snapshot(9, 0, now_ms=1_000), [command], windows=windows).decisions
+        assert decision.begins is not None
+        yield command, decision.begins._replace(number="1-0", secret="s")
+
+
+@cache
+def changes() -> list[tuple[Command, OrderChange]]:
+    """Return each change that a command makes of an order, in each state that it can be in."""
+    seen: list[tuple[Command, OrderChange]] = []
+    to_do = [record for _, record in begun()]
+    for _ in range(_DEPTH):
+        after: dict[str, Record] = {}
+        for record in to_do:
+            for command, stock in product(_commands(record), (0, 9)):
+                if found := _changed(record, command, stock):
+                    seen += [(command, change) for change in found]
+                    last = found[-1].after._replace(events=1)
+                    after[last.to_text()] = last
+        to_do = list(after.values())
+    return seen
+
+
+def _changed(record: Record, command: Command, stock: int) -> list[OrderChange]:
+    due = [record.number] if isinstance(command, Expire) else []
+    payments = dict.fromkeys((one.ref for one in record.payments), record.number)
+    snapshot = Snapshot(stock, 1, now_ms=2_000, records={record.number: record}, payments=payments, due=due)
+    return decided(snapshot, [command], windows=_WINDOWS).changes
+
+
+def _commands(record: Record) -> Iterator[Command]:
+    order = ("default", record.number, record.secret)
+    for ref, amount, currency in (
+        ("right", PRICE * record.quantity, "EUR"),
+        ("second", PRICE * record.quantity, "EUR"),
+        ("wrong", 1, None),
+        ("odd", 1, "USD"),
+    ):
+        yield Confirm(*order, ref, amount, currency)
+        yield Refund(*order, restock=False, payment_ref=ref)
+        yield Refund(*order, restock=False, payment_ref=ref, amount=1, part=True, message="m")
+    yield Refund(*order, restock=True, by="ann")
+    yield Refund(*order, restock=True, later=True)
+    yield Refund(*order, restock=True, units=1, message="u")
+    if record.state is OrderState.CONFIRMED and not record.notices:
+        yield Refund(*order, restock=False, payment_ref="right", amount=2, message="l", later=True)
+        yield Refund(*order, restock=False, payment_ref="right", so_far=3)
+    for name in (*record.refunds_due, *record.parts_due):
+        yield RequestRefund(*order, name, "cashier")
+        yield Incident(*order, EventKind.REFUND_FAILED, "right", why="no money", name=name)
+    if record.payment_ref is not None:
+        for kind in (EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.DISPUTE_LOST):
+            yield Incident(*order, kind, record.payment_ref, 1, "USD", message="d")
+    if record.state is OrderState.HELD:
+        yield Cancel(*order, units=1, message="u")
+        yield Confirm(*order, "taxed", PRICE * record.quantity + 1, "EUR", None, PRICE * record.quantity, 1.5)
+    if record.state is OrderState.EXPIRED:
+        yield Confirm(*order, "right", PRICE * record.quantity, "EUR", None, None, 1.5)
+    yield Extend(*order)
+    yield Cancel(*order)
+    yield Cancel(*order, by="ann")
+    yield Expire("default")

@@ -1,0 +1,44 @@
+"""The picture of an order's life shows what the decision does, and nothing else."""
+
+from app.main import create_app
+from app.orders import NO_UNITS, Event, EventKind, Incident, RequestRefund
+from app.orders.view import OrderEventData, OrderEventView, of_event
+from app.settings import Settings
+from lab.life import ARROWS, LOOPS, Arrow
+from tests.harness.lives import begun, changes
+
+
+def test_the_picture_shows_every_change_and_no_other() -> None:
+    """All commands in all states: what was seen is drawn, and what is drawn was seen."""
+    seen = {Arrow(None, type(command), EventKind(record.state), record.state) for command, record in begun()}
+    of_money = (RequestRefund, Incident)
+    assert all(one.before.state is one.after.state for command, one in changes() if isinstance(command, of_money))
+    seen |= {
+        Arrow(one.before.state, type(command), one.kind, one.after.state)
+        for command, one in changes()
+        if not isinstance(command, of_money)
+    }
+    assert seen == ARROWS.keys() | LOOPS.keys()
+
+
+def test_an_arrow_leads_elsewhere_and_a_loop_does_not() -> None:
+    """The picture has arrows between its boxes, and lists in them what leaves the state as it is."""
+    assert all(one.before is not one.after for one in ARROWS)
+    assert all(one.before is one.after for one in LOOPS)
+
+
+def test_the_description_of_events_has_all_that_they_say() -> None:
+    """Each event that the decision makes is an `OrderEventView`, which misses none of its facts."""
+    document = create_app(Settings(_env_file=None)).openapi()
+    assert document["webhooks"].keys() == {f"order.{kind}" for kind in EventKind}
+    facts = [(EventKind(record.state), record.facts, record) for _, record in begun()]
+    facts += [(one.kind, one.facts, one.after) for _, one in changes()]
+    seen: set[str] = set()
+    for kind, said, record in facts:
+        order = record.id_of("default")
+        event = Event("1-0", kind, order, 1, 1, "ann", None, 0.0, "a", 1, "b", 0, NO_UNITS, said)
+        body = of_event(event, record.ref)
+        assert OrderEventView.model_validate(body, strict=False).data.state == record.state
+        seen |= body["data"].keys()
+    assert seen <= OrderEventData.model_fields.keys()
+    assert OrderEventData.model_fields.keys() - seen == {"traceparent"}
