@@ -16,6 +16,7 @@ from app import combination
 from app.dashboard import ControlRoom, Picture
 from app.errors import ConfigurationError
 from app.forever import run_forever
+from app.keyring import secrets_of
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import registry
 from app.telemetry import logs
@@ -43,7 +44,7 @@ def signed_buyers(settings: Settings) -> SignedBuyers | None:
     if settings.buyer_key is None:
         return None
     with about("SECKILL_BUYER_KEY"):
-        return SignedBuyers(settings.buyer_key.get_secret_value())
+        return SignedBuyers(secrets_of(settings.buyer_key))
 
 
 def _methods(settings: Settings) -> tuple[str, ...]:
@@ -66,9 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     signed = signed_buyers(settings)
     shown = catalogue_of(settings)
     webhook_of(settings)
-    callbacks = payments.callbacks(
-        *(one.get_secret_value() if one else None for one in (settings.payments_secret, settings.stripe_secret))
-    )
+    callbacks = payments.callbacks(secrets_of(settings.payments_secret), secrets_of(settings.stripe_secret))
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in (*unknown_variables(), *doubtful(settings), *not_promised):
@@ -123,7 +122,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 only_shop_holds=settings.only_shop_holds,
                 auth=AdminAuth(
                     settings.operators,
-                    shop_token=settings.shop_token.get_secret_value() if settings.shop_token else None,
+                    shop_tokens=secrets_of(settings.shop_token),
                     anybody_confirms=settings.rehearsal,
                 ),
                 buyers=Feeds(settings.listeners_max),

@@ -10,6 +10,7 @@ from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
 from app.dashboard import DelayingStore, Journal
 from app.errors import ConfigurationError
+from app.keyring import secrets_of
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
 from app.outbox import Sender, Webhook
@@ -111,8 +112,8 @@ def webhook_of(settings: Settings) -> Webhook | None:
     """Return the webhook to which events are delivered, if the settings name one."""
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
-    url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
-    return Webhook(url, secret, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
+    url, secrets = settings.webhook_url.get_secret_value(), secrets_of(settings.webhook_secret)
+    return Webhook(url, secrets, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """A webhook: signed as Standard Webhooks has it, and sent over HTTP."""
 
 import asyncio
-import base64
 import json
 import logging
 import ssl
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
@@ -17,7 +17,6 @@ from app.orders import Event, OrderId
 from app.orders.view import of_event
 
 _ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
-_SECRET_BYTES: Final = 24
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 # It logs each address, with what secrets may be in its path.
@@ -33,19 +32,20 @@ class Result(NamedTuple):
 
 
 class Webhook:
-    """The shop's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL or a secret that is none.
+    """The shop's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL that is none.
 
-    `where`: its address for logs and people, without anything that may be secret.
+    `secrets`: each signs every event, as the receiver may know only one of them. `where`: its address for logs and
+    people, without anything that may be secret.
     """
 
-    def __init__(self, url: str, secret: str, *, timeout_s: float, at_once: int) -> None:
+    def __init__(self, url: str, secrets: Sequence[str], *, timeout_s: float, at_once: int) -> None:
         try:
             self._url = httpx.URL(url)
             if self._url.scheme not in ("http", "https") or not self._url.host:
                 raise ValueError
         except (httpx.InvalidURL, ValueError):
             raise ConfigurationError("SECKILL_WEBHOOK_URL: not a URL such as https://shop.example/events") from None
-        self._signer = signer(secret, "SECKILL_WEBHOOK_SECRET")
+        self._signers = [standardwebhooks.Webhook(secret) for secret in secrets]
         self.where = f"{self._url.scheme}://{self._url.netloc.decode()}"
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
@@ -67,7 +67,7 @@ class Webhook:
             "User-Agent": "seckill",
             "webhook-id": name,
             "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": self._signer.sign(name, now, body),
+            "webhook-signature": " ".join(signer.sign(name, now, body) for signer in self._signers),
         }
         if "traceparent" in event.facts:  # of the request by which the order began
             headers["traceparent"] = event.facts["traceparent"]
@@ -94,17 +94,6 @@ class Webhook:
         """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
-
-
-def signer(secret: str, name: str) -> standardwebhooks.Webhook:
-    """Make the object that signs and verifies. Raises `ConfigurationError`, with the name of the setting."""
-    try:
-        own = secret.removeprefix("whsec_")
-        if len(base64.b64decode(own + "=" * (-len(own) % 4), validate=True)) < _SECRET_BYTES:
-            raise ValueError
-        return standardwebhooks.Webhook(secret)
-    except ValueError:
-        raise ConfigurationError(f"{name}: a secret is whsec_ and 24 random bytes or more in base64") from None
 
 
 def _retry_after(text: str) -> float:

@@ -11,9 +11,9 @@ money is never dropped without a line in the log.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
 import standardwebhooks
 from fastapi import APIRouter, Request
@@ -23,7 +23,6 @@ from pydantic_core import to_json
 
 from app.errors import ConfigurationError, NoCallbacks, NoSuchOrder, NotSigned
 from app.orders import CURRENCY_PATTERN, Answer, Confirm, ConfirmOutcome, Notice, OrderId, Refund, RefundOutcome
-from app.outbox.webhook import signer
 from app.web import holds
 from app.web.call import Asked, Call, Route, asgi
 from app.web.problems import responses
@@ -38,6 +37,7 @@ _PROVIDER: Final = "payment provider"  # the name in the record of a refund
 _OVERTAKES_S: Final = 3600.0  # a refund that comes before its payment is asked for again for so long
 _MESSAGE_DIGITS: Final = 16
 _IGNORED: Final = Answer(Notice.IGNORED, 0)
+_OF_SIGNATURES: Final = (b"webhook-id", b"webhook-timestamp", b"webhook-signature", b"stripe-signature")
 
 
 class Payment(BaseModel):
@@ -96,17 +96,33 @@ class Report(NamedTuple):
 
 
 Read = Callable[[bytes, Mapping[str, str]], Report | None]
+Secret = TypeVar("Secret")
 
 
-def standard(secret: str) -> Read:
-    """The reader of callbacks that are signed as Standard Webhooks has it. Raises `ConfigurationError`."""
-    verifier = signer(secret, "SECKILL_PAYMENTS_SECRET")
+def _verify(secrets: Sequence[Secret], verify: Callable[[Secret], object], refused: type[Exception]) -> None:
+    """Verify a signature that one of the secrets has made. Raises `NotSigned`; `refused`: the library's own error."""
+    why = []
+    for secret in secrets:
+        try:
+            verify(secret)
+        except refused as error:
+            why.append(str(error))
+        except (ValueError, TypeError):  # of a header that isn't ASCII, or has another form
+            why.append("a header or the body can't be read")
+        else:
+            return
+    raise NotSigned("; ".join(dict.fromkeys(why)))
+
+
+def standard(secrets: Sequence[str]) -> Read:
+    """The reader of callbacks that are signed as Standard Webhooks has it, with any of these secrets."""
+    signers = [standardwebhooks.Webhook(secret) for secret in secrets]
 
     def read(body: bytes, headers: Mapping[str, str]) -> Report | None:
-        try:
-            verifier.verify(body, dict(headers), json_parse=False)
-        except (standardwebhooks.WebhookVerificationError, ValueError) as error:  # ValueError: a header that is none
-            raise NotSigned(str(error)) from None
+        given = dict(headers)
+        _verify(
+            signers, lambda one: one.verify(body, given, json_parse=False), standardwebhooks.WebhookVerificationError
+        )
         kind = holds.parse(_Head, body).type
         if kind not in _TYPES:
             _log.info("a callback of the type %r is ignored", kind)
@@ -155,7 +171,7 @@ class _StripeEvent(BaseModel):
     data: _StripeData
 
 
-def stripe(secret: str) -> Read:
+def stripe(secrets: Sequence[str]) -> Read:
     """The reader of Stripe's callbacks. Raises `ConfigurationError` where its library is not installed."""
     try:
         from stripe import SignatureVerificationError, WebhookSignature
@@ -165,10 +181,8 @@ def stripe(secret: str) -> Read:
         ) from None
 
     def read(body: bytes, headers: Mapping[str, str]) -> Report | None:
-        try:
-            WebhookSignature.verify_header(body.decode(), headers.get("stripe-signature"), secret, 300)
-        except (SignatureVerificationError, ValueError, TypeError) as error:  # of one that isn't ASCII
-            raise NotSigned(str(error)) from None
+        given = headers.get("stripe-signature")
+        _verify(secrets, lambda one: WebhookSignature.verify_header(body, given, one, 300), SignatureVerificationError)
         kind = holds.parse(_Head, body).type
         report = _of_stripe(_OF_STRIPE[kind], holds.parse(_StripeEvent, body)) if kind in _OF_STRIPE else None
         if report is None:
@@ -215,6 +229,7 @@ def read(call: Call) -> Asked:
         name.decode("latin-1"): value.decode("latin-1") for name, value in holds.headers_of(call.headers).items()
     }
     try:
+        _refuse_doubled(call)
         report: Report | None = reader(call.body, headers)
     except NotSigned as error:
         _log.warning("a callback that is not signed by the payment provider: %s", error)
@@ -229,6 +244,13 @@ def read(call: Call) -> Asked:
             return Asked(partial(_refunded, call.state, report), partial(_form, about=about))
         case _:
             return Asked(_IGNORED, _form)
+
+
+def _refuse_doubled(call: Call) -> None:
+    names = [name for name, _ in call.headers]
+    for name in _OF_SIGNATURES:
+        if names.count(name) > 1:
+            raise NotSigned(f"one {name.decode()} header is taken, not several")
 
 
 def _form(answer: Answer, *, about: Payment | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
@@ -318,11 +340,11 @@ def router() -> APIRouter:
     return found
 
 
-def callbacks(payments_secret: str | None, stripe_secret: str | None) -> dict[str, Read]:
+def callbacks(payments_secrets: Sequence[str], stripe_secrets: Sequence[str]) -> dict[str, Read]:
     """Return the readers of callbacks that have a secret, by their paths. Raises `ConfigurationError`."""
     found: dict[str, Read] = {}
-    if payments_secret is not None:
-        found[PATH] = standard(payments_secret)
-    if stripe_secret is not None:
-        found[STRIPE] = stripe(stripe_secret)
+    if payments_secrets:
+        found[PATH] = standard(payments_secrets)
+    if stripe_secrets:
+        found[STRIPE] = stripe(stripe_secrets)
     return found

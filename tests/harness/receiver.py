@@ -30,10 +30,11 @@ async def accept(_: dict[str, Any]) -> Response | None:
 class Receiver:
     """`got`: the events that were accepted, oldest first; `tried`: all that came, with the time.
 
-    `decide` may answer otherwise than with 200.
+    `decide` may answer otherwise than with 200. `secret`: the one that it verifies with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, secret: str = SECRET) -> None:
+        self._verifier = standardwebhooks.Webhook(secret)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/events"
         self.decide: Decide = accept
@@ -61,7 +62,7 @@ class Receiver:
         ]
 
     async def _receive(self, request: Request) -> Response:
-        event = standardwebhooks.Webhook(SECRET).verify(await request.body(), dict(request.headers))
+        event = self._verifier.verify(await request.body(), dict(request.headers))
         self.tried.append((time.time(), event))
         self.now += 1
         self.most = max(self.most, self.now)
@@ -107,9 +108,9 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiver() -> AsyncIterator[Receiver]:
+async def receiver(secret: str = SECRET) -> AsyncIterator[Receiver]:
     """Run a receiver."""
-    one = Receiver()
+    one = Receiver(secret)
     await one.open()
     try:
         yield one
