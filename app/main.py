@@ -17,6 +17,7 @@ from app.dashboard.picture import Picture
 from app.dashboard.room import ControlRoom
 from app.errors import ConfigurationError
 from app.forever import run_forever
+from app.keyring import secrets_of
 from app.outbox.pull import Pull
 from app.payments import registry as providers
 from app.settings import Settings, doubtful, load, unknown_variables
@@ -61,7 +62,7 @@ def signed_buyers(settings: Settings) -> SignedBuyers | None:
     if settings.buyer_key is None:
         return None
     with about("SECKILL_BUYER_KEY"):
-        return SignedBuyers(settings.buyer_key.get_secret_value())
+        return SignedBuyers(secrets_of(settings.buyer_key))
 
 
 def _methods(settings: Settings) -> tuple[str, ...]:
@@ -140,7 +141,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 only_shop_holds=settings.only_shop_holds,
                 auth=AdminAuth(
                     settings.operators,
-                    shop_token=settings.shop_token.get_secret_value() if settings.shop_token else None,
+                    shop_tokens=secrets_of(settings.shop_token),
                     anybody_confirms=settings.rehearsal,
                 ),
                 buyers=Feeds(settings.listeners_max),

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,10 +17,20 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app import moments
 from app.errors import ConfigurationError
+from app.keyring import check_signing, check_stripes, check_token, each, secrets_of
 from app.orders.terms import TERMS
 
 PREFIX = "SECKILL_"
 OPERATOR: Final = "operator"  # the name of the operator who has SECKILL_ADMIN_TOKEN
+# The settings that take several secrets, and what checks one. A buyers' key is checked by its reader.
+_SECRETS: Final[dict[str, Callable[[str], object]]] = {
+    "webhook_secret": check_signing,
+    "payments_secret": check_signing,
+    "stripe_secret": check_stripes,
+    "shop_token": check_token,
+    "buyer_key": str,
+}
+_SEVERAL: Final = "; several, separated by blanks: the new one first"
 
 
 class Guard(StrEnum):
@@ -261,7 +272,7 @@ class Settings(BaseSettings):
         "(docs/webhooks.md); unset: nowhere",
     )
     webhook_secret: SecretStr | None = Field(
-        None, description="what the events are signed with: `whsec_` and 24 random bytes or more in base64"
+        None, description=f"what the events are signed with: `whsec_` and 24 random bytes or more in base64{_SEVERAL}"
     )
     webhook_batch: int = Field(
         1,
@@ -281,13 +292,13 @@ class Settings(BaseSettings):
     )
     payments_secret: SecretStr | None = Field(
         None,
-        description="what the payment provider signs its callbacks to `POST /payments/webhook` with, as `whsec_...`; "
-        "unset: they are refused",
+        description="what the payment provider signs its callbacks to `POST /payments/webhook` with, as "
+        f"`whsec_...`{_SEVERAL}; unset: they are refused",
     )
     stripe_secret: SecretStr | None = Field(
         None,
-        description="the signing secret of Stripe's endpoint, for `POST /payments/stripe` (extra `stripe`); unset: "
-        "they are refused",
+        description="the signing secret of Stripe's endpoint, for `POST /payments/stripe` (extra `stripe`), as "
+        f"`whsec_...`{_SEVERAL}; unset: they are refused",
     )
     alipay_key: SecretStr | None = Field(
         None,
@@ -305,7 +316,7 @@ class Settings(BaseSettings):
     shop_token: SecretStr | None = Field(
         None,
         description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
-        "(an operator's does, too); unset, without operators: nobody does, but in a rehearsal",
+        f"(an operator's does, too){_SEVERAL}; unset, without operators: nobody does, but in a rehearsal",
     )
 
     refunds: SecretStr | None = Field(
@@ -327,8 +338,9 @@ class Settings(BaseSettings):
     )
     buyer_key: SecretStr | None = Field(
         None,
-        description="what the shop in front signs buyers with: a secret of 32 bytes or more (HS256) or a public key in "
-        "PEM; `buyer` is then a JSON Web Token with `sub` and `exp` (extra `buyers`); unset: `buyer` is any text",
+        description="what the shop in front signs buyers with: a secret of 32 bytes or more without blanks (HS256) or "
+        f"a public key in PEM{_SEVERAL}. With it `buyer` is a JSON Web Token with `sub` and `exp` (extra `buyers`); "
+        "unset: `buyer` is any text",
     )
     proxies: str = Field(
         "",
@@ -340,12 +352,7 @@ class Settings(BaseSettings):
         "host",
         "admin_token",
         "admin_tokens",
-        "shop_token",
         "webhook_url",
-        "webhook_secret",
-        "payments_secret",
-        "stripe_secret",
-        "alipay_key",
         "provider_secrets",
         "pay_url",
         "refunds",
@@ -354,7 +361,6 @@ class Settings(BaseSettings):
         "sale_starts_at",
         "sale_ends_at",
         "catalogue",
-        "buyer_key",
         mode="before",
     )
     @classmethod
@@ -373,12 +379,18 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError(f"not {moments.A_MOMENT}") from None
 
-    @field_validator("admin_token", "shop_token")
+    @field_validator("admin_token")
     @classmethod
     def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch(r"[\x21-\x7e]{8,}", value.get_secret_value()):
-            raise ValueError("8 visible ASCII characters or more: it is sent in a header")
+        if value is not None:
+            check_token(value.get_secret_value())
         return value
+
+    @field_validator(*_SECRETS)
+    @classmethod
+    def _are_secrets(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        # Nothing, or nothing but blanks, means: not set.
+        return value if each(secrets_of(value), _SECRETS[str(info.field_name)]) else None
 
     @field_validator("admin_tokens")
     @classmethod
@@ -412,7 +424,7 @@ class Settings(BaseSettings):
     def callback_secrets(self) -> dict[str, list[str]]:
         """The secrets of the payment providers, by the providers' names."""
         named = {"webhook": self.payments_secret, "stripe": self.stripe_secret, "alipay": self.alipay_key}
-        found = {name: [secret.get_secret_value()] for name, secret in named.items() if secret}
+        found = {name: secrets_of(secret) for name, secret in named.items() if secret}
         for entry in self.provider_secrets.get_secret_value().split() if self.provider_secrets else ():
             name, _, secret = entry.partition(":")
             found.setdefault(name, []).append(secret)

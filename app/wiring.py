@@ -12,6 +12,7 @@ from app.audit.record import read_record
 from app.dashboard.delay_injection import DelayingStore
 from app.dashboard.journal import Journal
 from app.errors import ConfigurationError
+from app.keyring import secrets_of
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
 from app.sale import Rules, Shop
@@ -121,9 +122,9 @@ def webhook_of(settings: Settings) -> "Webhook | None":
     from app.outbox.sender import AT_ONCE
     from app.outbox.webhook import Webhook
 
-    url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
+    url, secrets = settings.webhook_url.get_secret_value(), secrets_of(settings.webhook_secret)
     timeout_s = settings.webhook_timeout_ms / 1000
-    return Webhook(url, secret, timeout_s=timeout_s, at_once=AT_ONCE, batch=settings.webhook_batch)
+    return Webhook(url, secrets, timeout_s=timeout_s, at_once=AT_ONCE, batch=settings.webhook_batch)
 
 
 def refunds_of(settings: Settings) -> "Provider | None":
@@ -132,10 +133,9 @@ def refunds_of(settings: Settings) -> "Provider | None":
         return None
     from app.cashier import connect
 
-    secret = settings.webhook_secret.get_secret_value() if settings.webhook_secret else None
     with about("SECKILL_REFUNDS"):
         url, timeout_s = settings.refunds.get_secret_value(), settings.webhook_timeout_ms / 1000
-        return connect(url, secret=secret, timeout_s=timeout_s)
+        return connect(url, secrets=secrets_of(settings.webhook_secret), timeout_s=timeout_s)
 
 
 @contextmanager

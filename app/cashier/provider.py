@@ -1,6 +1,7 @@
 """What the cashier needs of a payment provider, and which there are."""
 
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -59,8 +60,8 @@ class Provider(Protocol):
         """Close all connections."""
 
 
-def connect(url: str, *, secret: str | None, timeout_s: float) -> Provider:
-    """The provider of a URL: `stripe://KEY`, or the shop's own address, which gets signed requests (`secret`).
+def connect(url: str, *, secrets: Sequence[str], timeout_s: float) -> Provider:
+    """The provider of a URL: `stripe://KEY`, or the shop's own address, which gets signed requests (`secrets`).
 
     Raises `ConfigurationError`.
     """
@@ -75,9 +76,9 @@ def connect(url: str, *, secret: str | None, timeout_s: float) -> Provider:
     if parts.scheme in ("http", "https") and parts.hostname:
         from app.cashier.shop import Shop
 
-        if secret is None:
+        if not secrets:
             raise ConfigurationError("a shop that makes its refunds itself needs SECKILL_WEBHOOK_SECRET, too")
-        return Shop(url, secret, timeout_s=timeout_s)
+        return Shop(url, secrets, timeout_s=timeout_s)
     raise ConfigurationError("not stripe://KEY, and not an address such as https://shop.example/refunds")
 
 

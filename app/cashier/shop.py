@@ -2,26 +2,27 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import httpx
+import standardwebhooks
 
 from app.cashier.provider import Became, Result, Wish
-from app.outbox.webhook import signer
 
 _ANSWER_MAX: Final = 65_536
 _REFUSALS: Final = (400, 404, 405, 410, 422)
 
 
 class Shop:
-    """The shop's endpoint for refunds. It lives on one event loop. Raises `ConfigurationError` for a bad secret."""
+    """The shop's endpoint for refunds. It lives on one event loop; each of the secrets signs."""
 
-    def __init__(self, url: str, secret: str, *, timeout_s: float) -> None:
+    def __init__(self, url: str, secrets: Sequence[str], *, timeout_s: float) -> None:
         address = httpx.URL(url)
         self.where = f"{address.scheme}://{address.netloc.decode()}"
         self._url = address
-        self._signer = signer(secret, "SECKILL_WEBHOOK_SECRET")
+        self._signers = [standardwebhooks.Webhook(secret) for secret in secrets]
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
 
@@ -39,7 +40,7 @@ class Shop:
             "User-Agent": "seckill",
             "webhook-id": wish.key,
             "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": self._signer.sign(wish.key, now, body),
+            "webhook-signature": " ".join(signer.sign(wish.key, now, body) for signer in self._signers),
         }
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -103,7 +103,7 @@ async def _of_stripe(settings: Settings, since: float) -> AsyncGenerator[Movemen
         raise SeckillError("SECKILL_REFUNDS: --stripe needs stripe://KEY")
     from app.cashier import connect
 
-    provider: Any = connect(url, secret=None, timeout_s=settings.webhook_timeout_ms / 1000)
+    provider: Any = connect(url, secrets=(), timeout_s=settings.webhook_timeout_ms / 1000)
     try:
         async with aclosing(provider.movements(since)) as lines:
             async for line in lines:

@@ -1,6 +1,5 @@
 """A webhook: signed as Standard Webhooks has it, and sent over HTTP."""
 
-import base64
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from app.errors import ConfigurationError
 from app.outbox.message import Message
 
 _ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
-_SECRET_BYTES: Final = 24
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _KEEPALIVE_S: Final = 4.0  # shorter than servers keep an idle connection: it is not to end as we use it
 
@@ -29,20 +27,21 @@ class Result(NamedTuple):
 
 
 class Webhook:
-    """The shop's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL or a secret that is none.
+    """The shop's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL that is none.
 
-    `at_once`: requests; `batch`: events of a request at most; with more than 1 all of them come as batches.
-    `where`: its address for logs and people, without anything that may be secret.
+    `secrets`: each signs every request, as the receiver may know only one of them. `at_once`: requests; `batch`: events
+    of a request at most; with more than 1 all of them come as batches. `where`: its address for logs and people,
+    without anything that may be secret.
     """
 
-    def __init__(self, url: str, secret: str, *, timeout_s: float, at_once: int, batch: int = 1) -> None:
+    def __init__(self, url: str, secrets: Sequence[str], *, timeout_s: float, at_once: int, batch: int = 1) -> None:
         try:
             self._url = URL(url)
             if self._url.scheme not in ("http", "https") or not self._url.host:
                 raise ValueError
         except ValueError:
             raise ConfigurationError("SECKILL_WEBHOOK_URL: not a URL such as https://shop.example/events") from None
-        self._signer = signer(secret, "SECKILL_WEBHOOK_SECRET")
+        self._signers = [standardwebhooks.Webhook(secret) for secret in secrets]
         self.where = str(self._url.origin())
         self.batch = batch
         self._timeout_s = timeout_s
@@ -58,7 +57,7 @@ class Webhook:
             "User-Agent": "seckill",
             "webhook-id": message.id,
             "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": self._signer.sign(message.id, now, body),
+            "webhook-signature": " ".join(signer.sign(message.id, now, body) for signer in self._signers),
         }
         if message.traceparent:
             headers["traceparent"] = message.traceparent
@@ -95,17 +94,6 @@ class Webhook:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
-
-
-def signer(secret: str, name: str) -> standardwebhooks.Webhook:
-    """Make the object that signs and verifies. Raises `ConfigurationError`, with the name of the setting."""
-    try:
-        own = secret.removeprefix("whsec_")
-        if len(base64.b64decode(own + "=" * (-len(own) % 4), validate=True)) < _SECRET_BYTES:
-            raise ValueError
-        return standardwebhooks.Webhook(secret)
-    except ValueError:
-        raise ConfigurationError(f"{name}: a secret is whsec_ and 24 random bytes or more in base64") from None
 
 
 def _retry_after(text: str) -> float:

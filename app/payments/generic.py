@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field, model_validator
 from typing_extensions import override
 
 from app.orders import CURRENCY_PATTERN
-from app.outbox.webhook import signer
 from app.payments.reading import Head, ensure_signed
 from app.payments.report import Amount, Kind, Reader, Report
 
@@ -74,7 +73,7 @@ class StandardWebhooks(Reader):
     """Standard Webhooks."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self._verifiers = [signer(secret, "SECKILL_PAYMENTS_SECRET") for secret in secrets]
+        self._verifiers = [standardwebhooks.Webhook(secret) for secret in secrets]
 
     @override
     def read(self, body: bytes, headers: Mapping[str, str]) -> Report | None:

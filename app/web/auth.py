@@ -9,7 +9,7 @@ That keeps other sites' pages out, not a server that was handed the cookie: it i
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 from fastapi import Depends, Request, Response, Security
@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 CSRF_HEADER: Final = "X-Seckill-Csrf"
 _LASTS_S: Final = 12 * 3600
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 _bearer = HTTPBearer(scheme_name="operator", auto_error=False, description="SECKILL_ADMIN_TOKEN")
 _shop_bearer = HTTPBearer(scheme_name="shop", auto_error=False, description="SECKILL_SHOP_TOKEN")
@@ -49,14 +50,15 @@ class _Key:
 class AdminAuth:
     """Operator authentication: by an operator's token, or by a cookie that it has set. `tokens`: by their names.
 
-    `shop_token`: of the shop's back end, which confirms payments, if it has one; `anybody_confirms`: in a rehearsal.
+    `shop_tokens`: of the shop's back end, which confirms payments, each as good as the others; `anybody_confirms`: in a
+    rehearsal.
     """
 
     def __init__(
-        self, tokens: Mapping[str, str], *, shop_token: str | None = None, anybody_confirms: bool = False
+        self, tokens: Mapping[str, str], *, shop_tokens: Sequence[str] = (), anybody_confirms: bool = False
     ) -> None:
         self._keys = {name: _Key(token) for name, token in tokens.items()}
-        self._shop_token = shop_token
+        self._shop_tokens = [token.encode() for token in shop_tokens]
         self._anybody_confirms = anybody_confirms
 
     @property
@@ -69,21 +71,20 @@ class AdminAuth:
         right = [name for name, key in self._keys.items() if secrets.compare_digest(token.encode(), key.token)]
         return right[0] if right else None
 
-    def is_shop(self, authorization: str) -> bool:
-        """Return whether such a header is the shop's back end's, or an operator's."""
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not token:
+    def is_shop(self, token: str | None) -> bool:
+        """Return whether that token is the shop's back end's, or an operator's."""
+        if token is None:
             return False
-        own = self._shop_token is not None and secrets.compare_digest(token.encode(), self._shop_token.encode())
-        return own or self.verify(token) is not None
+        own = [secrets.compare_digest(token.encode(), one) for one in self._shop_tokens]
+        return any(own) or self.verify(token) is not None
 
     def refuse_stranger(self) -> None:
         """Raise `HTTPException` for somebody who is not the shop's back end and confirms a payment."""
         if self._anybody_confirms:
             return
-        if self._shop_token is None and self.disabled:
+        if not self._shop_tokens and self.disabled:
             raise HTTPException(403, "switched off: SECKILL_SHOP_TOKEN is not set")
-        raise HTTPException(401, "the shop's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+        raise HTTPException(401, "the shop's bearer token is needed", headers=_CHALLENGE)
 
     def log_in(self, name: str, request: Request, response: Response) -> None:
         """Set the cookie: the browser's user has shown the token, and is no other operator any more."""
@@ -122,9 +123,16 @@ class AdminAuth:
         return hmac.new(key, session.cookie.encode(), "sha256").hexdigest()
 
 
-async def operator(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-) -> str:
+def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The bearer token of a request, if it has one. Raises `HTTPException` for several `Authorization` headers."""
+    given = [value for name, value in headers if name == b"authorization"]
+    if len(given) > 1:
+        raise HTTPException(401, "one Authorization header is taken, not several", headers=_CHALLENGE)
+    scheme, _, token = (given[0] if given else b"").decode("latin-1").partition(" ")
+    return (token.strip() or None) if scheme.lower() == "bearer" else None
+
+
+async def operator(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]) -> str:
     """Let only operators pass: with a token, or with the cookie and, unless it only reads, the second word.
 
     Returns the operator's name.
@@ -132,11 +140,12 @@ async def operator(
     auth: AdminAuth = request.state.seckill.auth
     if auth.disabled:
         raise HTTPException(403, "switched off: SECKILL_ADMIN_TOKEN is not set")
-    if credentials is not None and (name := auth.verify(credentials.credentials)):
+    token = bearer(request.headers.raw)
+    if token is not None and (name := auth.verify(token)):
         return name
-    session = auth.session(request) if credentials is None else None
+    session = auth.session(request) if token is None else None
     if session is None:
-        raise HTTPException(401, "the operator's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+        raise HTTPException(401, "the operator's bearer token is needed", headers=_CHALLENGE)
     if request.method not in ("GET", "HEAD"):
         word = request.headers.get(CSRF_HEADER, "")
         if not secrets.compare_digest(word.encode(), auth.csrf(session).encode()):
@@ -145,11 +154,10 @@ async def operator(
 
 
 def has_rights(request: Request) -> bool:
-    """Return whether a request has the token or the cookie of an operator."""
+    """Return whether a request has the token or the cookie of an operator. Raises what `bearer` does."""
     auth: AdminAuth = request.state.seckill.auth
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    by_token = scheme.lower() == "bearer" and auth.verify(token) is not None
-    return by_token or auth.session(request) is not None
+    token = bearer(request.headers.raw)
+    return (token is not None and auth.verify(token) is not None) or auth.session(request) is not None
 
 
 async def shop(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_shop_bearer)]) -> None:

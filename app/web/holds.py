@@ -39,7 +39,7 @@ from app.orders import (
 )
 from app.orders.view import NOTHING, StandingView, standing
 from app.web import problems, purchase
-from app.web.auth import BY_ANYBODY, BY_SHOP
+from app.web.auth import BY_ANYBODY, BY_SHOP, bearer
 from app.web.call import Asked, Call, Form, Route, asgi
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
 from app.web.problems import invalid_field, responses
@@ -151,7 +151,7 @@ def read(call: Call) -> Asked:
     assert match is not None  # noqa: S101 - see `is_route`
     given, verb = match.groups()
     key = purchase.read_key(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
-    by_shop = state.auth.is_shop(headers.get(b"authorization", b"").decode("latin-1"))
+    by_shop = state.auth.is_shop(bearer(call.headers))
     if not by_shop and (verb == "confirm" or (verb is None and state.only_shop_holds)):
         state.auth.refuse_stranger()
     if verb is None:

@@ -1,9 +1,11 @@
 """The identity of a buyer: without a key any text; with one, a claim that the shop in front has signed."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from app.errors import BuyerNotSigned, BuyerRequired, ConfigurationError
+from app.keyring import each
 
 BUYER_MAX: Final = 100
 # No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
@@ -25,11 +27,11 @@ def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
 class SignedBuyers:
     """Reads buyers from JSON Web Tokens (RFC 7519): `sub` is the buyer, `exp` has to be there, `aud` is ours or none.
 
-    `key`: a secret of 32 bytes or more (HS256), or a public key in PEM, of RSA, an elliptic curve or Ed25519; its line
-    ends may be written as in JSON. Raises `ConfigurationError` for any other.
+    `keys`: secrets of 32 bytes or more (HS256), or public keys in PEM, of RSA, an elliptic curve or Ed25519, whose line
+    ends may be written as in JSON; a token is signed with any of them. Raises `ConfigurationError` for any other.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, keys: Sequence[str]) -> None:
         try:
             import jwt
         except ImportError:
@@ -38,12 +40,10 @@ class SignedBuyers:
         # `sub` and `aud` are looked at below; of when it was issued (`iat`) RFC 7519 demands nothing.
         ignored = dict.fromkeys(("verify_aud", "verify_sub", "verify_iat", "verify_jti"), False)
         self._checks: Any = {"require": ["sub", "exp"], **ignored}
-        self._key: Any = key
-        self._algorithms = ["HS256"]
-        if "-----BEGIN" in key:
-            self._key, self._algorithms = _public_key(key.replace("\\n", "\n"))
-        elif len(key.encode()) < _SECRET_MIN_BYTES:
-            raise ConfigurationError(f"a secret has {_SECRET_MIN_BYTES} bytes or more")
+        try:
+            self._keys = each(keys, _key)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
     def _reason(self, error: Exception) -> str:
         match error:
@@ -51,25 +51,38 @@ class SignedBuyers:
                 return "the token has expired: get a new one from the shop"
             case self._jwt.ImmatureSignatureError():
                 return f"the token is not valid yet: its `nbf` is more than {_LEEWAY_S} s ahead of our clock"
-            case self._jwt.MissingRequiredClaimError():
-                return f"the token has no `{error.claim}`"
+            case self._jwt.MissingRequiredClaimError(claim=name):
+                return f"the token has no `{name}`"
             case self._jwt.InvalidSignatureError():
                 return "the token was signed with another key than the shop's"
             case self._jwt.InvalidAlgorithmError():
-                return f"the token must be signed with {' or '.join(self._algorithms)}"
+                names = dict.fromkeys(name for _, algorithms in self._keys for name in algorithms)
+                return f"the token must be signed with {' or '.join(names)}"
             case _:
                 return "not a token that the shop has signed"
+
+    def _claims(self, token: str) -> dict[str, Any]:
+        errors: list[Exception] = []
+        for key, algorithms in self._keys:
+            try:
+                found: dict[str, Any] = self._jwt.decode(token, key, algorithms, options=self._checks, leeway=_LEEWAY_S)
+            except self._jwt.PyJWTError as error:
+                errors.append(error)
+            else:
+                return found
+        raise BuyerNotSigned(self._reason(max(errors, key=self._depth))) from None
+
+    def _depth(self, error: Exception) -> int:
+        """How far a key has looked: to the algorithm, to the signature, or, if that is its own, to what is signed."""
+        if isinstance(error, self._jwt.InvalidAlgorithmError | self._jwt.InvalidKeyError):
+            return 0
+        return 1 if isinstance(error, self._jwt.InvalidSignatureError) else 2
 
     def read(self, token: str | None) -> str:
         """The buyer that a token names. Raises `BuyerRequired` without one, and `BuyerNotSigned`, which says why."""
         if token is None:
             raise BuyerRequired("buyers are named by the shop here: send the token that it gave you")
-        try:
-            claims: dict[str, Any] = self._jwt.decode(
-                token, self._key, self._algorithms, options=self._checks, leeway=_LEEWAY_S
-            )
-        except self._jwt.PyJWTError as error:
-            raise BuyerNotSigned(self._reason(error)) from None
+        claims = self._claims(token)
         audience = claims.get("aud", _AUDIENCE)
         if _AUDIENCE not in (audience if isinstance(audience, list) else [audience]):
             raise BuyerNotSigned("the token is for another service")
@@ -77,6 +90,15 @@ class SignedBuyers:
         if not isinstance(buyer, str) or not is_buyer(buyer):
             raise BuyerNotSigned("the token's `sub` is not a buyer's name")
         return buyer
+
+
+def _key(given: str) -> tuple[Any, list[str]]:
+    """A key, and the algorithms of a token that is signed with it. Raises `ValueError`."""
+    if "-----" in given:  # a damaged key in PEM is no secret either, as others know it
+        return _public_key(given.replace("\\n", "\n"))
+    if len(given.encode()) < _SECRET_MIN_BYTES:
+        raise ValueError(f"a secret has {_SECRET_MIN_BYTES} bytes or more, and no blanks")
+    return given, ["HS256"]
 
 
 def _public_key(pem: str) -> tuple[Any, list[str]]:
@@ -96,8 +118,8 @@ def _public_key(pem: str) -> tuple[Any, list[str]]:
     try:
         key = load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm):
-        raise ConfigurationError("not a public key in PEM") from None
+        raise ValueError("not a public key in PEM") from None
     for kind, names in algorithms.items():
         if isinstance(key, kind):
             return key, names
-    raise ConfigurationError("a public key must be of RSA, an elliptic curve, or Ed25519")
+    raise ValueError("a public key must be of RSA, an elliptic curve, or Ed25519")

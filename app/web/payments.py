@@ -51,6 +51,7 @@ _REF_MAX: Final = 200
 _OVERTAKES_S: Final = 3600.0  # a notice of a payment that is not here is asked for again for so long
 _MESSAGE_DIGITS: Final = 16
 _IGNORED: Final = Answer(Notice.IGNORED, 0)
+_OF_SIGNATURES: Final = (b"webhook-id", b"webhook-timestamp", b"webhook-signature", b"stripe-signature")
 # The names in the record of a refund.
 _PROVIDER: Final = "payment provider"
 _DISPUTE: Final = "dispute"
@@ -80,6 +81,7 @@ def read(call: Call) -> Asked:
         name.decode("latin-1"): value.decode("latin-1") for name, value in holds.headers_of(call.headers).items()
     }
     try:
+        _refuse_doubled(call)
         report = reader.read(call.body, headers)
     except NotSigned as error:
         level = problems.loudness(call.path, NotSigned)  # as anybody may send some
@@ -95,6 +97,13 @@ def read(call: Call) -> Asked:
     if not is_buyer(report.payment_ref, _REF_MAX):
         raise invalid_field("payment_ref", f"1 to {_REF_MAX} printable characters", where="body")
     return Asked(partial(_answer, call.state, report), partial(_form, reader))
+
+
+def _refuse_doubled(call: Call) -> None:
+    names = [name for name, _ in call.headers]
+    for name in _OF_SIGNATURES:
+        if names.count(name) > 1:
+            raise NotSigned(f"one {name.decode()} header is taken, not several")
 
 
 def _form(reader: Reader, answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from app.errors import ForeignOrigin, Prefetched
 from app.orders import DEFAULT_SKU, SKU_PATTERN, Answer, Outcome, Purchase
+from app.web.auth import bearer
 from app.web.call import Asked, Call, Form, Route
 from app.web.identity import BUYER_MAX, is_buyer
 from app.web.problems import invalid_field
@@ -58,13 +59,10 @@ def read(call: Call) -> Asked:
 
 def token_of(given: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The token, in the query or as `Authorization: Bearer`, which no log of a proxy shows; if in both, the same."""
-    found = {
-        value[7:].strip() for name, value in headers if name == b"authorization" and value[:7].lower() == b"bearer "
-    }
-    tokens = {token.decode("latin-1") for token in found} | ({given} if given is not None else set())
-    if len(tokens) > 1:
+    shown = bearer(headers)
+    if None not in (given, shown) and given != shown:
         raise invalid_field("buyer", "another token than that of the Authorization header")
-    return next(iter(tokens), None)
+    return shown if given is None else given
 
 
 def parse(

@@ -351,7 +351,7 @@ def test_a_buyer_has_their_share(boutique: Instance, visitors: Visitors) -> None
 
 def test_buyers_whom_the_shop_in_front_has_signed(start: Start, visitors: Visitors) -> None:
     """The token comes behind the page's address, and the order is that buyer's, of whose limit no other is told."""
-    secret = "a secret that is long enough: 32"
+    secret = "a-secret-that-is-long-enough:-32"
     shop = start(buyer_key=secret, limit_per_buyer=1)
     item = Item(shop, 5)
     page = visitors.visit("about:blank")

@@ -17,6 +17,7 @@ import kubernetes_validate.utils
 import pytest
 import yaml
 
+from app.keyring import secrets_of
 from app.settings import PREFIX, Settings
 from app.web.operator_routes import is_hidden
 from app.wiring import check_together
@@ -148,6 +149,19 @@ def test_secrets_are_in_the_secret_only() -> None:
         assert mark in base64.b64decode(secret["data"][name]).decode()
         assert mark not in others, name
         assert secret["data"][name] not in others, name
+    assert rolls(objects, "secret")
+
+
+def test_several_secrets_arrive_as_they_were_given(tmp_path: Path) -> None:
+    """While a secret follows another both are in one value, with blanks or line breaks; the pods are others then."""
+    pem = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA\n-----END PUBLIC KEY-----\n"
+    given = {"SECKILL_SHOP_TOKEN": "the-new-token the-old-token", "SECKILL_BUYER_KEY": f"{pem}{32 * 'k'}\n"}
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"secrets": given}))
+    objects = template("--values", values)
+    found = environment(objects)
+    assert {name: found[name] for name in given} == given
+    assert secrets_of(settings_of(found).shop_token) == ["the-new-token", "the-old-token"]
     assert rolls(objects, "secret")
 
 

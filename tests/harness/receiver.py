@@ -31,10 +31,11 @@ class Receiver:
     """`got`: the events that were accepted, oldest first; `tried`: all that came, with the time.
 
     `decide` may answer otherwise than with 200, for each event of a batch. `batches`: how many events each batch had
-    that was accepted.
+    that was accepted. `secret`: the one that it verifies with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, secret: str = SECRET) -> None:
+        self._verifier = standardwebhooks.Webhook(secret)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/events"
         self.decide: Decide = accept
@@ -63,7 +64,7 @@ class Receiver:
         ]
 
     async def _receive(self, request: Request) -> Response:
-        found = standardwebhooks.Webhook(SECRET).verify(await request.body(), dict(request.headers))
+        found: Any = self._verifier.verify(await request.body(), dict(request.headers))
         events = found["events"] if found["type"] == "batch" else [found]
         self.tried += [(time.time(), event) for event in events]
         self.now += 1
@@ -111,9 +112,9 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiver() -> AsyncIterator[Receiver]:
+async def receiver(secret: str = SECRET) -> AsyncIterator[Receiver]:
     """Run a receiver."""
-    one = Receiver()
+    one = Receiver(secret)
     await one.open()
     try:
         yield one

@@ -1,5 +1,7 @@
 """Buyers have rights and terms: signed buyers, GETs that do not buy, common response headers."""
 
+import base64
+import hmac
 import socket
 import time
 from typing import Any
@@ -19,7 +21,7 @@ from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.integration.conftest import OPERATOR, OpenClient
 from tests.integration.test_web import is_problem
 
-SECRET = "a secret that is long enough for every digest: it has sixty-four bytes"
+SECRET = "a-secret-that-is-long-enough-for-every-digest:-it-has-sixty-four-bytes"
 
 
 async def outcome(http: httpx.AsyncClient, **params: str) -> str:
@@ -303,6 +305,32 @@ async def test_a_public_key_reads_and_cannot_sign(open_client: OpenClient, priva
     assert await outcome(http, buyer=token(private, algorithm)) == "sold"
     forged = token().rpartition(".")[0]
     is_problem(await http.post("/stock/reduce", params={"buyer": forged + ".AAAA"}), 403, field="buyer")
+
+
+async def test_one_of_several_keys(open_client: OpenClient) -> None:
+    """A token that any of them has signed is read as if there were that one only; a public key is no secret."""
+    private = ed25519.Ed25519PrivateKey.generate()
+    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    curves = [ec.generate_private_key(curve).public_key() for curve in (ec.SECP384R1(), ec.SECP256R1())]
+    others = [one.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode() for one in curves]
+    http = await open_client(buyer_key=f"{SECRET.upper()}\n{''.join(others)}{pem}{SECRET}", limit_per_buyer=1)
+    assert await outcome(http, buyer=token(private, "EdDSA")) == "sold"
+    assert await outcome(http, buyer=token()) == "limit_reached"
+    for wrong, why in {
+        token(exp=1): "has expired",
+        token(private, "EdDSA", exp=1): "has expired",
+        token(sub=None): "has no `sub`",
+        token(SECRET[::-1]): "signed with another key",
+        token(ec.generate_private_key(ec.SECP256R1()), "ES256"): "signed with another key",
+        token(SECRET, "HS512"): "must be signed with HS256 or ES256 or ES384 or ES512 or EdDSA",
+        "ann": "not a token",
+    }.items():
+        answer = await http.post("/stock/reduce", params={"buyer": wrong})
+        assert why in is_problem(answer, 403, field="buyer")["detail"]
+    head = token().rpartition(".")[0]
+    for text in (pem, pem.strip(), "".join(pem.splitlines()[1:-1])):
+        signature = base64.urlsafe_b64encode(hmac.digest(text.encode(), head.encode(), "sha256")).decode().rstrip("=")
+        is_problem(await http.post("/stock/reduce", params={"buyer": f"{head}.{signature}"}), 403, field="buyer")
 
 
 @pytest.mark.parametrize("key", ["too short", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"])

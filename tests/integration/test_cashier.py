@@ -147,7 +147,7 @@ async def test_stripe_may_have_forgotten_the_key(bank: Bank) -> None:
     """A cashier that takes over looks for the refund first: after a day its key is no longer known."""
     bank.take("pi_1", 500)
     wish = Wish(OrderId("default", "1-0", "s" * 32), Request("pi_1", "pi_1", 3, 200, "EUR"))
-    provider = connect(bank.url, secret=None, timeout_s=5)
+    provider = connect(bank.url, secrets=(), timeout_s=5)
     assert (await provider.refund(wish, again=False)).became is Became.DONE
     bank._answers.clear()
     assert (await provider.refund(wish, again=True)).became is Became.DONE
@@ -234,7 +234,7 @@ async def test_a_shop_that_makes_its_refunds_itself(etcd: EtcdMember, valkey: Va
 def test_bad_settings_are_named(url: str, why: str) -> None:
     """What is no provider is refused at the start."""
     with pytest.raises(ConfigurationError, match=why):
-        connect(url, secret=None, timeout_s=1)
+        connect(url, secrets=(), timeout_s=1)
 
 
 async def test_the_books_close_on_a_bad_day(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:

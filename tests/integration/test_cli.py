@@ -816,7 +816,7 @@ def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: 
 def test_a_rehearsal(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
     """Signed buyers come to two items of a user's own servers; the report has the result of each item."""
     secret = tmp_path / "secret"
-    secret.write_text("a secret that is long enough: 32\n")
+    secret.write_text("a-secret-that-is-long-enough:-32\n")
     signed: dict[str, Any] = {"buyer_key": secret.read_text().strip()}
     with Instance(etcd.endpoint, valkey.url, **signed) as one, Instance(etcd.endpoint, valkey.url, **signed) as two:
         for sku in ("phone", "watch"):

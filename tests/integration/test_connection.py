@@ -24,7 +24,7 @@ from tests.harness.shop import TOKEN, lock_url, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
 
 SET = f"PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
-SECRET = "a secret that is long enough: 32"
+SECRET = "a-secret-that-is-long-enough:-32"
 SIGNED = jwt.encode({"sub": "ann", "exp": 4_000_000_000}, SECRET, "HS256")
 REQUESTS = {
     "signed": f"POST /stock/reduce?buyer={SIGNED} HTTP/1.1\nHost: x\nCookie: a=b\n",

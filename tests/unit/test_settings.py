@@ -1,5 +1,6 @@
 """Settings from the environment and .env are checked at start, with old names and contradictions."""
 
+import base64
 import os
 import re
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ConfigurationError
+from app.keyring import secrets_of
 from app.settings import _REPLACED, PREFIX, Guard, Settings, doubtful, load, unknown_variables
 from app.stock.registry import system_of
 from app.wiring import check_together
@@ -246,6 +248,47 @@ def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_pat
         "SECKILL_BATCHMAX is not a setting; did you mean SECKILL_BATCH_MAX?",
         "SECKILL_OPERATORPORT is not a setting; did you mean SECKILL_OPERATOR_PORT?",
     ]
+
+
+# -- secrets ---------------------------------------------------------------------------------------------------------
+
+GOOD = "whsec_" + base64.b64encode(b"a secret of 24 bytes, ok").decode()
+SIGNING = "a secret is whsec_ and 24 random bytes or more in base64"
+API_KEY = "this is an API key; the signing secret begins with whsec_"
+SENT = "8 visible ASCII characters or more: it is sent in a header"
+
+
+def test_a_secret_with_a_line_break_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Secret that is made of a file has one, and it does no harm; nothing but blanks is no secret."""
+    for name in ("PAYMENTS_SECRET", "STRIPE_SECRET", "SHOP_TOKEN", "BUYER_KEY"):
+        monkeypatch.setenv(PREFIX + name, f"{GOOD}\n")
+        assert secrets_of(getattr(load(), name.lower())) == [GOOD]
+        monkeypatch.setenv(PREFIX + name, " \n")
+        assert getattr(load(), name.lower()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("WEBHOOK_SECRET", "whsec_s3cret", SIGNING),
+        ("WEBHOOK_SECRET", f"{GOOD} {GOOD[:-9]}", f"secret 2 of 2: {SIGNING}"),
+        ("WEBHOOK_SECRET", f"{GOOD[:9]} {GOOD[9:]}", f"secret 1 of 2: {SIGNING}"),
+        ("PAYMENTS_SECRET", f"{GOOD} {GOOD}é {GOOD}", f"secret 2 of 3: {SIGNING}"),
+        ("PAYMENTS_SECRET", "sk_test_s3cret", API_KEY),
+        ("STRIPE_SECRET", "sk_live_s3cret", API_KEY),
+        ("STRIPE_SECRET", "rk_live_s3cret", API_KEY),
+        ("STRIPE_SECRET", f"{GOOD} pk_live_s3cret", f"secret 2 of 2: {API_KEY}"),
+        ("STRIPE_SECRET", "we_s3cret", "the signing secret of Stripe's endpoint begins with whsec_"),
+        ("STRIPE_SECRET", f"{GOOD}\u200b", "the signing secret of Stripe's endpoint begins with whsec_"),
+        ("SHOP_TOKEN", "s3cret", SENT),
+        ("SHOP_TOKEN", "long-enough s3cret", f"secret 2 of 2: {SENT}"),
+        ("SHOP_TOKEN", "s3crets-of-é", SENT),
+        ("ADMIN_TOKEN", "long-enough\n", SENT),
+    ],
+)
+def test_a_secret_that_can_not_be_used(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
+    """The start ends with the setting, which of its secrets it is, and what is wrong, but not with the secret."""
+    assert refusal(monkeypatch, {PREFIX + name: value}) == f"{PREFIX}{name}: {said}"
 
 
 # -- variables that were replaced --------------------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+"""The secrets of a setting: one, or several while one follows another, the new one first."""
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from pydantic import SecretStr
+
+Made = TypeVar("Made")
+
+_SIGNING_BYTES_MIN: Final = 24
+# Blanks and line breaks separate them, but not within a key in PEM, whose line ends may be written as in JSON. A key
+# that lacks its end takes no other one with it.
+_SECRET: Final = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----(?:\\n)*|(?=-----BEGIN )|\Z)|\S+", re.DOTALL)
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{8,}")
+_OF_STRIPE: Final = re.compile(r"whsec_[\x21-\x7e]+")
+_API_KEY: Final = re.compile(r"[prs]k_")
+
+
+def secrets_of(given: SecretStr | None) -> list[str]:
+    """The secrets of a setting, in its order; none if it is unset."""
+    return _SECRET.findall(given.get_secret_value()) if given else []
+
+
+def each(secrets: Sequence[str], make: Callable[[str], Made]) -> list[Made]:
+    """Make something of each secret. Raises what `make` does, a `ValueError`, and says of which secret of several."""
+    made = []
+    for number, secret in enumerate(secrets, 1):
+        try:
+            made.append(make(secret))
+        except ValueError as error:
+            raise ValueError(f"secret {number} of {len(secrets)}: {error}" if len(secrets) > 1 else error) from None
+    return made
+
+
+def check_token(secret: str) -> None:
+    """Raise `ValueError` for a bearer token that can't be sent, or can be guessed."""
+    if not _TOKEN.fullmatch(secret):
+        raise ValueError("8 visible ASCII characters or more: it is sent in a header")
+
+
+def check_signing(secret: str) -> None:
+    """Raise `ValueError` for what is no secret of Standard Webhooks."""
+    _refuse_api_key(secret)
+    own = secret.removeprefix("whsec_")
+    try:
+        enough = len(base64.b64decode(own + "=" * (-len(own) % 4), validate=True)) >= _SIGNING_BYTES_MIN
+    except ValueError:
+        enough = False
+    if not enough:
+        raise ValueError("a secret is whsec_ and 24 random bytes or more in base64")
+
+
+def check_stripes(secret: str) -> None:
+    """Raise `ValueError` for what is no signing secret of an endpoint at Stripe."""
+    _refuse_api_key(secret)
+    if not _OF_STRIPE.fullmatch(secret):
+        raise ValueError("the signing secret of Stripe's endpoint begins with whsec_")
+
+
+def _refuse_api_key(secret: str) -> None:
+    if _API_KEY.match(secret):
+        raise ValueError("this is an API key; the signing secret begins with whsec_")
