@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from app.outbox.pull import ITEMS_MAX
+from app.outbox.pull import ITEMS_MAX, Place, _parsed, _text
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.receiver import receiver
 from tests.harness.servers import optional
@@ -114,6 +114,9 @@ async def test_a_cursor_outlives_sales(etcd: EtcdMember, store: str) -> None:
         page = await pull(http, cursor)
         assert sorted(buyers(page)) == ["cyd", "dan"]
         assert buyers(await pull(http, page["next"])) == []
+        # Of a sale before which the store's clock was ahead: its entries were greater than those of today.
+        ahead = _text({"lamp": Place("1", "9999999999999"), "zoo": _parsed(page["next"])["zoo"]})
+        assert buyers(await pull(http, ahead)) == ["cyd"]
 
 
 async def test_who_may_pull(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -33,7 +32,6 @@ from app.orders import (
     Snapshot,
     Terms,
     Units,
-    sale_of,
     to_json,
 )
 from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
@@ -288,17 +286,23 @@ def _json(facts: Mapping[str, Any]) -> str:
 
 def event_of(sku: str, entry_id: str, fields: dict[str, str]) -> Event:
     """Parse an entry of the stream as an event. Raises `StockCorrupt`."""
-    sold = sale_of(order_of(sku, entry_id, fields))
-    if "kind" not in fields:
-        return sold
-    try:
-        return replace(
-            sold,
-            kind=EventKind(fields["kind"]),
+    try:  # not by way of an order and its record: millions of entries are read
+        quantity, is_sale = int(fields["quantity"]), "kind" not in fields
+        return Event(
+            entry=entry_id,
+            kind=EventKind.SOLD if is_sale else EventKind(fields["kind"]),
             order=OrderId(sku, fields.get("order", entry_id), fields["secret"]),
             number=int(fields.get("n", "1")),
-            units=Units(*map(int, fields["units"].split())),
-            facts=json.loads(fields["facts"] or "{}"),
+            quantity=quantity,
+            buyer=fields["buyer"] or None,
+            key=fields["key"] or None,
+            at=int(entry_id.partition("-")[0]) / 1000,
+            instance=fields["instance"],
+            token=int(fields["token"]),
+            batch_id=fields["batch"],
+            epoch=int(fields.get("epoch", "0")),
+            units=Units(-quantity, 0, quantity) if is_sale else Units(*map(int, fields["units"].split())),
+            facts={} if is_sale else json.loads(fields["facts"] or "{}"),
         )
     except (KeyError, ValueError, TypeError):
         raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None
