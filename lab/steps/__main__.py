@@ -44,6 +44,12 @@ from lab.steps.wire import Side, Step
 SALES: Final = {"sale": "redis", "sale-mysql": "mysql", "events": "redis"}
 LOCKS: Final = tuple(name for name in CLASSES if name not in ("local", "none"))
 OF_A_CHANGE: Final = ("redis", "etcd", "sale")  # what every change runs
+_SAID: Final = {
+    "missed": "faults never came to their step",
+    "left_out": "awaits came in one of two calm runs only",
+    "once": "runs failed the first time only",
+    "alone": "operations have nobody who comes between",
+}
 _PAIRS: Final = (LOST, CUT, LATE, ENDED)
 _PAIRED: Final = ("take", "take behind", "purchase", "confirm")
 _MISSED_MOST: Final = 0.5  # of the faults that come to no step: a busy waiter looks more often, or less
@@ -57,6 +63,7 @@ class Tally:
     runs: int = 0
     missed: int = 0
     left_out: int = 0
+    once: int = 0
     took_s: float = 0.0
     faults: set[str] = field(default_factory=set)
 
@@ -100,7 +107,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.write:
             counts.write(name, {operation: one.numbers for operation, one in wrong.tallies.items()})
     console.print(
-        f"{total['operations']} operations, {total['steps']} steps, {total['runs']} runs, {violations} violations"
+        f"{total['operations']} operations, {total['steps']} steps, {total['runs']} runs, "
+        + "".join(f"{total[name]} {what}, " for name, what in _SAID.items() if total[name])
+        + f"{violations} violations"
     )
     return 1 if violations or not total["runs"] else 0
 
@@ -132,12 +141,15 @@ class Steps:
             calm = [Case(self._name, one) for one in self._operations() if operation in ("", one)]
             for result in self._run([*calm, *calm]):
                 violated += self._tell(result)
-                self.tallies.setdefault(result.case.operation, Tally([])).see(result.steps)
+                tally = self.tallies.setdefault(result.case.operation, Tally([]))
+                tally.see(result.steps)
+                tally.once += result.again and not result.violations
             self.tallies = {case.operation: self.tallies[case.operation] for case in calm}
             violated += self._fewer()
             for result in self._run(self._pairs_of() if self._pairs else self._cases()):
                 tally = self.tallies[result.case.operation]
                 tally.runs += 1
+                tally.once += result.again and not result.violations
                 tally.took_s += result.took_s
                 tally.missed += not result.struck
                 tally.faults.add(result.case.fault)
@@ -154,7 +166,10 @@ class Steps:
         """Return the sums."""
         found = Counter(operations=len(self.tallies))
         for tally in self.tallies.values():
-            found += Counter(steps=len(tally.steps), runs=tally.runs, missed=tally.missed)
+            found += Counter(steps=len(tally.steps), runs=tally.runs, missed=tally.missed, once=tally.once)
+            found += Counter(left_out=tally.left_out)
+        if self._is_sale:
+            found["alone"] = sum(not sale.OPERATIONS[operation].between for operation in self.tallies)
         return found
 
     def _operations(self) -> Iterable[str]:
@@ -172,7 +187,9 @@ class Steps:
                 failed.append(result.case)
             else:
                 yield result
-        yield from run_all(failed, self._make, at_once=1)
+        for result in run_all(failed, self._make, at_once=1):
+            result.again = True
+            yield result
 
     def _make(self, case: Case, name: str) -> Play:
         return (sale.SalePlay if self._is_sale else locks.LockPlay)(case, name, self._systems)

@@ -1,7 +1,7 @@
 """The awaits of an actor's tasks: they are counted, and a fault strikes at one of them.
 
 Those of the operation's own task have numbers. Of the tasks that the program makes meanwhile each place counts once, by
-the task's coroutine and the line that awaits; 0 is the moment before a task has begun.
+the task's coroutine, the line that awaits and the function that called it; 0 is the moment before a task has begun.
 """
 
 import asyncio
@@ -67,8 +67,8 @@ class Awaits:
     def _at_a_line(
         self, name: str, work: Coroutine[Any, Any, Any], task: "asyncio.Task[Any]", count: int, awaited: Any
     ) -> None:
-        if self.counting and (frame := _innermost(work)) is not None:
-            self._reach(Step(f"{name} in {frame.f_code.co_qualname}", frame.f_lineno, ""), task, awaited)
+        if self.counting and (place := _place(work)) is not None:
+            self._reach(Step(f"{name} in {place[0]}", place[1], ""), task, awaited)
 
     def _reach(self, step: Step, task: "asyncio.Task[Any]", awaited: Any) -> None:
         if self.counting and step not in self.steps:
@@ -110,14 +110,14 @@ class Driven(Coroutine[Any, Any, Any]):
         return repr(self._work)
 
 
-def _innermost(work: Any) -> FrameType | None:
-    """Return the frame of ours that awaits, the innermost one."""
-    found = None
+def _place(work: Any) -> tuple[str, int] | None:
+    """Return where a coroutine of ours awaits: the innermost two functions of ours, and the line."""
+    frames: list[FrameType] = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "ag_frame", None) or getattr(work, "gi_frame", None)
         if frame is None:
             break
         if frame.f_code.co_filename.startswith(_OURS):
-            found = frame
+            frames.append(frame)
         work = next((getattr(work, at) for at in ("cr_await", "ag_await", "gi_yieldfrom") if hasattr(work, at)), None)
-    return found
+    return (" > ".join(one.f_code.co_qualname for one in frames[-2:]), frames[-1].f_lineno) if frames else None

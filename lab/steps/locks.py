@@ -12,12 +12,15 @@ from typing import Any, Final
 
 import fencelock
 from fencelock import AsyncLock, Grant, LockBackend, LockError
+from fencelock.redis import lock as redis_lock
 from fencelock.registry import backend_class
-from lab.steps.play import PATIENCE_S, TAKEN, TIMEOUT_S, TTL_S, Play
+from lab.steps.play import AS_ANSWERED, CANCELLED, PATIENCE_S, TAKEN, TIMEOUT_S, TTL_S, Play
 from lab.steps.systems import ACTOR
 
 _LOOK_EVERY_S: Final = 0.05
 _TOLD_S: Final = 0.7
+_FIRST_S: Final = 1.0  # in which the first one waits, unless it was cancelled before that
+_WOKEN_S: Final = 0.7  # B has renewed by then, so that a waiter who is not woken sleeps for longer
 _GIVEN_BACK_S: Final = 0.7 * TTL_S  # a lock that is not given back runs out later than that
 _DIRECT_S: Final = 5.0  # of a call without a wire
 _SETTLED_S: Final = 0.3  # in which a late message has reached its server
@@ -57,7 +60,8 @@ class LockPlay(Play):
         self._mutex = threading.Lock()
         self.b = self._connect(system.direct, "B")  # and C's
         self.b_held: Held | None = None
-        self.given_up = threading.Event()
+        self.may_release = threading.Event()
+        self.released_at = math.inf  # by B
         self._ended = False  # the actor's lease, behind its back
         async with self.b.aio.lock(self.name).holding():
             pass  # the servers know the scripts, and have the tables
@@ -120,7 +124,7 @@ class LockPlay(Play):
         """See `Play`: B gives the lock back when A waits for it."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            if self.b_held is not None and (self.case.operation != "give up" or self.given_up.is_set()):
+            if self.b_held is not None and (self.case.operation not in _SAY_WHEN or self.may_release.is_set()):
                 await self.quiet()
                 # A lost answer is silence, too: whoever believes too soon that it is their turn must meet B.
                 left_s = self.wire.struck_at + 1.5 * TIMEOUT_S - asyncio.get_running_loop().time()
@@ -132,6 +136,7 @@ class LockPlay(Play):
         if self.b_held is not None:
             held, self.b_held = self.b_held, None
             held.ended = True
+            self.released_at = time.monotonic()
             await self._b_lock.release(owner="B")
 
     async def end_leases(self) -> None:
@@ -258,12 +263,35 @@ async def _take_behind(play: LockPlay) -> None:
         pass
 
 
+async def _two_wait(play: LockPlay) -> None:
+    """Two wait for a lock that somebody else has: whatever becomes of the first, the other one is woken in its turn."""
+    redis_lock._LOOK_AGAIN_S = PATIENCE_S  # type: ignore[misc] # else it looks by itself soon, woken or not
+
+    async def other() -> None:
+        first_waits = asyncio.run_coroutine_threadsafe(play.quiet(), play.stage)
+        await asyncio.wait({asyncio.wrap_future(first_waits)}, timeout=_FIRST_S)
+        play.may_release.set()
+        async with play.owning(play.a.aio.lock(play.name), wait_s=PATIENCE_S):
+            waited_s = time.monotonic() - play.released_at
+        if any(fault in (CANCELLED, AS_ANSWERED) for _, fault in play._strikes) and waited_s > _WOKEN_S:
+            play.violated(f"the first one was cancelled, and the other one heard of it after {waited_s:.1f} s")
+
+    behind = asyncio.create_task(other())
+    behind.add_done_callback(lambda _: play.may_release.set())
+    try:
+        async with play.owning(play.lock, wait_s=PATIENCE_S):
+            pass
+    finally:
+        await asyncio.wait({behind})
+    await behind
+
+
 async def _give_up(play: LockPlay) -> None:
     """Wait for a lock, and give up; take it a moment later."""
     with contextlib.suppress(fencelock.LockTimeout):
         async with play.owning(play.lock, wait_s=0.3):
             pass
-    play.given_up.set()
+    play.may_release.set()
     async with play.owning(play.lock, wait_s=PATIENCE_S):
         pass
 
@@ -319,10 +347,12 @@ def has(system: str, operation: str) -> bool:
 
 
 IN_A_THREAD: Final = "take in a thread"
-BEHIND: Final = ("take behind", "give up")
+_SAY_WHEN: Final = ("two wait", "give up")  # may B give it back
+BEHIND: Final = ("take behind", "two wait", "give up")
 OPERATIONS: Final[dict[str, Operation]] = {
     "take": _take,
     "take behind": _take_behind,
+    "two wait": _two_wait,
     "give up": _give_up,
     "re-enter": _re_enter,
     "hold": _hold,
