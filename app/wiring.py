@@ -229,19 +229,19 @@ async def open_sale(
         await backend.aio.close()
 
 
-def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
-    """What says why the payment providers that are switched on can't charge a price."""
-    kinds = providers.classes(settings.callback_secrets, settings.providers).values()
-    units = [kind.units for kind in kinds if kind.units is not None]
-    return lambda price, currency: next(filter(None, (one.why_not(price, currency) for one in units)), None)
-
-
 def _offices(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
 ) -> tuple[Sender | None, Cashier | None]:
     """Make the candidates for sender and for cashier."""
     sender = _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
     return sender, _refunding(settings, backend, store, observer, shop) if store.holds else None
+
+
+def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
+    """What says why the payment providers that are switched on can't charge a price."""
+    kinds = providers.classes(settings.callback_secrets, settings.providers).values()
+    units = [kind.units for kind in kinds if kind.units is not None]
+    return lambda price, currency: next(filter(None, (one.why_not(price, currency) for one in units)), None)
 
 
 def _sending(

@@ -276,4 +276,4 @@ def _is_news(event: Event, journal: _Journal) -> bool:
 
 def names(record: Record) -> list[str]:
     """The refunds that are owed: of whole payments, and of parts."""
-    return [*record.refunds_due, *(one.name for one in record.parts_due)]
+    return [*record.refunds_due, *record.parts_due]

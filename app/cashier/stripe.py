@@ -1,12 +1,15 @@
 """Refunds at Stripe, by its own library."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import httpx
 
 from app.cashier.provider import Became, Result, Wish
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, SeckillError
+from app.payments.reading import name_of
+from app.payments.reconcile import Movement, MovementKind
 from app.payments.stripe import UNITS
 
 try:
@@ -17,6 +20,7 @@ except ImportError:
 _PAGE: Final = 100
 _OBJECTS: Final = {"pi_": "payment_intent", "ch_": "charge", "py_": "charge"}
 _WELL: Final = ("succeeded", "pending")  # a pending one that fails later is told by a callback
+_TAKEN: Final = ("lost", "needs_response", "under_review")  # by a dispute: Stripe takes the money when one begins
 _ALREADY: Final = "charge_already_refunded"
 
 
@@ -56,7 +60,7 @@ class Stripe:
     def _params(self, payment: dict[str, str], wish: Wish) -> Any:
         params: dict[str, Any] = {**payment, "metadata": {"seckill": wish.key, "order": wish.order.name}}
         if wish.request.amount is not None:
-            params["amount"] = UNITS.theirs(wish.request.amount, wish.request.currency)
+            params["amount"] = UNITS.own(wish.request.amount, wish.request.currency or "")
         return params
 
     async def _made(self, payment: dict[str, str], key: str) -> Any:
@@ -69,10 +73,44 @@ class Stripe:
                 return one
         return None
 
+    async def movements(self, since: float) -> AsyncIterator[Movement]:
+        """All charges, refunds and lost disputes since a moment, in seconds since 1970. Raises `SeckillError`."""
+        params: Any = {"created": {"gte": int(since)}, "limit": _PAGE}
+        lists: tuple[tuple[MovementKind, Any], ...] = (
+            (MovementKind.CHARGE, self._client.v1.charges),
+            (MovementKind.REFUND, self._client.v1.refunds),
+            (MovementKind.DISPUTE, self._client.v1.disputes),
+        )
+        try:
+            for kind, service in lists:
+                async for one in (await service.list_async(params)).auto_paging_iter():
+                    if _moves(kind, one):
+                        yield _movement(kind, one)
+        except library.StripeError as error:
+            raise SeckillError(_failed(error).why) from None
+
     async def close(self) -> None:
         """Close all connections."""
         client: Any = self._client._requestor._client
         await client.close_async()
+
+
+def _moves(kind: MovementKind, of: Any) -> bool:
+    match kind:
+        case MovementKind.CHARGE:
+            return bool(of.captured)
+        case MovementKind.REFUND:
+            return of.status in _WELL
+        case MovementKind.DISPUTE:
+            return of.status in _TAKEN
+
+
+def _movement(kind: MovementKind, of: Any) -> Movement:
+    """A line of Stripe's list. A payment is called by its intent, or by its charge if it has none."""
+    is_charge = kind is MovementKind.CHARGE
+    charge, amount = (of.id, of.amount_captured) if is_charge else (name_of(of.charge), of.amount)
+    ref, currency = name_of(of.payment_intent) or charge, str(of.currency).upper()
+    return Movement(str(ref), kind, UNITS.iso(amount, currency) or 0, currency, str(of.id), float(of.created))
 
 
 def _failed(error: library.StripeError) -> Result:

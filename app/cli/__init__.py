@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from app.audit import Audit
-from app.cli import events, orders, questions, tables, terms
+from app.cli import events, orders, payments, questions, tables, terms
 from app.cli.common import By, Json, Yes, lab, print_json, say, with_sale
 from app.cli.questions import name_of
 from app.errors import EXPECTED, SeckillError, StockError
@@ -35,6 +35,7 @@ stock = typer.Typer(
 app.add_typer(stock, name="stock")
 app.add_typer(orders.orders, name="orders")
 app.add_typer(orders.buyers, name="buyers")
+app.add_typer(payments.payments, name="payments")
 
 _LAB_COMMANDS: Final = ("demo", "up", "rehearse", "torture", "model")
 _ANYTHING: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -140,7 +140,7 @@ class Record(NamedTuple):
     payments: tuple[Payment, ...] = ()  # all that were announced
     notices: tuple[str, ...] = ()  # of refunds and disputes, so that none counts twice
     back: tuple[Back, ...] = ()  # what was given back of payments in parts
-    parts_due: tuple[Part, ...] = ()  # parts of payments that have to be given back
+    parts: tuple[Part, ...] = ()  # of payments, which have to be given back
     requested: tuple[Request, ...] = ()  # refunds for which the provider is asked
     failed: tuple[str, ...] = ()  # refunds, by name, that didn't work
     disputed: tuple[str, ...] = ()  # payments that the buyer wants back from their bank
@@ -212,13 +212,25 @@ class Record(NamedTuple):
     @property
     def needs_attention(self) -> bool:
         """Whether money is owed or disputed, or a wrong amount was paid."""
-        return bool(self.refunds_due or self.parts_due or self.failed or self.disputed) or self.amount_mismatch
+        return bool(self.refunds_due or self.parts or self.failed or self.disputed) or self.amount_mismatch
 
     @property
     def amount_refunded(self) -> int:
         """What was given back, as far as its amount is known, in the minor unit of the order's currency."""
         whole = sum(one.amount or 0 for one in self.payments if one.ref in self.refunded and one.currency is None)
         return whole + sum(one.amount for one in self.back if one.ref not in self.refunded and one.currency is None)
+
+    @property
+    def parts_due(self) -> tuple[str, ...]:
+        """The names of the parts of payments that have to be given back."""
+        return tuple(one.name for one in self.parts)
+
+    @property
+    def amount_due(self) -> int:
+        """What is to be given back, as far as its amount is known, in the minor unit of the order's currency."""
+        due = [one for one in self.payments if one.ref in self.refunds_due and one.currency is None]
+        whole = sum((one.amount or 0) - self.back_of(one.ref).amount for one in due)
+        return whole + sum(one.amount for one in self.parts if one.currency is None)
 
     def back_of(self, ref: str, currency: str | None = None) -> Back:
         """What was given back in parts of a payment."""
@@ -262,7 +274,7 @@ class Record(NamedTuple):
 
 
 _NAMES: Final = Record._fields[1:-1]
-_TUPLES: Final = {"payments": Payment, "back": Back, "parts_due": Part, "requested": Request}
+_TUPLES: Final = {"payments": Payment, "back": Back, "parts": Part, "requested": Request}
 _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 

@@ -42,14 +42,14 @@ def _refund(order: Record, given: Refund) -> Ruling:
     outcome, ref = RefundOutcome, given.payment_ref
     of_order = order.state in _PAID and ref in (None, order.payment_ref)
     is_wish = given.later or given.units is not None
-    if given.message in order.notices and (is_wish or given.message not in _names(order.parts_due)):
+    if given.message in order.notices and (is_wish or given.message not in _names(order.parts)):
         return Ruling(outcome.PARTLY_REFUNDED)
     if given.units is not None and given.units != order.quantity:
         return _some_units(order, given) if of_order else _nothing(order, ref)
     wrong = (payment.ref for payment in order.wrong_payments)
     owed = tuple(one for one in (*order.refunds_due, *wrong) if ref in (None, one))
     about = ref if ref is not None or given.amount is None else order.payment_ref
-    if about is not None and (owed or of_order or any(one.ref == about for one in order.parts_due)):
+    if about is not None and (owed or of_order or any(one.ref == about for one in order.parts)):
         part = _part(order, about, given)
         if part is not None:
             return _give_part(order, about, part, given)
@@ -103,7 +103,7 @@ def _part(order: Record, ref: str, given: Refund) -> int | None:
     total = given.so_far if given.so_far is not None else before.noted + (given.amount or 0)
     paid = _paid(order, ref)
     whole = not given.part and not foreign and paid is not None and max(total, before.told) >= paid
-    return None if whole and given.message not in _names(order.parts_due) else total
+    return None if whole and given.message not in _names(order.parts) else total
 
 
 def _give_part(order: Record, ref: str, total: int, given: Refund) -> Ruling:
@@ -118,7 +118,7 @@ def _give_part(order: Record, ref: str, total: int, given: Refund) -> Ruling:
         return Ruling(outcome, EventKind.REFUND_DUE, facts | own, money | {"notices": _with(order, given.message)})
     before = order.back_of(ref, currency)
     after = before._replace(told=total) if given.so_far is not None else before._replace(noted=total)
-    done = given.message in _names(order.parts_due)
+    done = given.message in _names(order.parts)
     if after.amount <= before.amount and not done and given.so_far is not None:
         return Ruling(outcome)  # it is known already
     facts |= {"payment_refs": [ref], "amount": max(0, after.amount - before.amount), "given_back": after.amount}
@@ -134,7 +134,7 @@ def _money(order: Record, part: Part, *, later: bool) -> tuple[dict[str, Any], d
     """Return the fields, and the facts, of a part that is given back, or is still to be."""
     if later:
         facts = {"payment_ref": part.ref, "amount": part.amount, "part": part.name, "why": "part"}
-        return {"parts_due": (*order.parts_due, part)}, facts
+        return {"parts": (*order.parts, part)}, facts
     before = order.back_of(part.ref, part.currency)
     after = before._replace(noted=before.noted + part.amount)
     facts = {"payment_refs": [part.ref], "given_back": after.amount}
@@ -145,7 +145,7 @@ def _left(order: Record, ref: str) -> int:
     """What is left of a payment: neither given back, nor due."""
     if ref in order.refunded or ref in order.refunds_due:
         return 0
-    due = sum(one.amount for one in order.parts_due if one.ref == ref and one.currency is None)
+    due = sum(one.amount for one in order.parts if one.ref == ref and one.currency is None)
     paid = _paid(order, ref)
     return 10**18 if paid is None else paid - order.back_of(ref).amount - due
 
@@ -170,9 +170,9 @@ def _paid(order: Record, ref: str) -> int | None:
 def _rid(order: Record, names: Iterable[str | None]) -> dict[str, Any]:
     """Return the fields without what was to be done for some payments, or for parts."""
     gone = set(names)
-    gone |= {one.name for one in order.parts_due if one.ref in gone}
+    gone |= {one.name for one in order.parts if one.ref in gone}
     return {
-        "parts_due": tuple(one for one in order.parts_due if one.name not in gone),
+        "parts": tuple(one for one in order.parts if one.name not in gone),
         "requested": tuple(one for one in order.requested if one.name not in gone),
         "failed": tuple(one for one in order.failed if one not in gone),
     }
@@ -180,7 +180,7 @@ def _rid(order: Record, names: Iterable[str | None]) -> dict[str, Any]:
 
 def _dropped(order: Record, refs: Iterable[str]) -> dict[str, Any]:
     """The parts that were due of payments, as a fact of an event by which all of them are given back."""
-    parts = [one.name for one in order.parts_due if one.ref in refs]
+    parts = [one.name for one in order.parts if one.ref in refs]
     return {"parts": parts} if parts else {}
 
 
@@ -192,7 +192,7 @@ def _nothing(order: Record, ref: str | None) -> Ruling:
 def _request(order: Record, wish: RequestRefund) -> Ruling:
     """Note that the provider is about to be asked for a refund that is due."""
     outcome, name = RequestOutcome, wish.name
-    part = next((one for one in order.parts_due if one.name == name), None)
+    part = next((one for one in order.parts if one.name == name), None)
     if part is None and name not in order.refunds_due:
         return Ruling(outcome.NOTHING_DUE)
     if name in _names(order.requested):
@@ -239,7 +239,7 @@ def _incident(order: Record, told: Incident) -> Ruling:
                 before = order.back_of(ref)
                 after = Back(ref, max(0, before.noted - told.amount), max(0, before.told - told.amount))
                 part = Part(told.message or ref, ref, told.amount)
-                fields |= {"back": order.with_back(after), "parts_due": (*order.parts_due, part)}
+                fields |= {"back": order.with_back(after), "parts": (*order.parts, part)}
                 fields["failed"], facts["part"] = (*order.failed, part.name), part.name
     return Ruling(outcome.NOTED, told.kind, facts, fields)
 

@@ -32,6 +32,12 @@ class StandingView(BaseModel):
     amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
     refunds_due: list[str] = Field(default_factory=list, description="payments that are to be given back")
     refunded: list[str] = Field(default_factory=list, description="payments that were given back")
+    parts_due: list[str] = Field(
+        default_factory=list, description="parts of payments that are to be given back, by name"
+    )
+    amount_due: int = Field(
+        0, description="what is to be given back in all, as far as it is known, in the minor unit of the currency"
+    )
     amount_refunded: int = Field(0, description="what was given back in all, in the minor unit of the currency")
     disputed: list[str] = Field(default_factory=list, description="payments that the buyer wants back from their bank")
     failed: list[str] = Field(default_factory=list, description="refunds that didn't work, and wait for an operator")

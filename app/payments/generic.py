@@ -29,6 +29,9 @@ class Payment(BaseModel):
         Amount | None, Field(description="of the amount, what is for the goods: without tax, shipping and discounts")
     ] = None
     paid_at: float | None = Field(None, description="when the buyer paid, in seconds since 1970")
+    part_name: str | None = Field(
+        None, max_length=200, description="of a refund that was requested: the `part` of that request"
+    )
     why: str = Field("", max_length=200, description="the reason of a dispute, or of a refund that failed")
 
 

@@ -35,8 +35,9 @@ class Report(BaseModel):
     anything. `amount`: what was charged, given back or is disputed; None: not said, and of a refund all. `subtotal`:
     what of it is for the goods, at their price: without tax, shipping and discounts; None: all. `so_far`: of a refund,
     what was given back of the payment in all, if that is said. `part`: it is not the whole payment, whatever it is for
-    one order. `paid_at`: when the buyer paid; `at`: when the notice was written first; both by the provider's clock, in
-    seconds since 1970. `why`: the reason of a dispute, or of a refund that failed.
+    one order; `part_name`: the part that the cashier has asked for, by its name. `paid_at`: when the buyer paid;
+    `at`: when the notice was written first; both by the provider's clock, in seconds since 1970. `why`: the reason of
+    a dispute, or of a refund that failed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +51,7 @@ class Report(BaseModel):
     subtotal: Amount | None = None
     so_far: Amount | None = None
     part: bool = False
+    part_name: str | None = None
     paid_at: float | None = None
     at: float | None = None
     why: str = Field("", max_length=200)

@@ -163,6 +163,13 @@ class RefundRequest(BaseModel):
     units: Units = Field(
         None, description="only so many units of the order, with their price; needs an Idempotency-Key"
     )
+    part: str | None = Field(
+        None,
+        strict=True,
+        min_length=1,
+        max_length=200,
+        description="that this part was given back, of `parts_due`; with its payment and amount",
+    )
     later: bool = Field(
         False, strict=True, description="the money is still to be given back: it is owed, and the order needs attention"
     )
@@ -185,12 +192,13 @@ async def refund(
 
     A part of it, or some units, leave the order as it is; parts add up, and end it when all of it was given back.
     """
-    name = _name_of_part(idempotency_key, needed=given.amount is not None or given.units is not None)
+    needed = given.part is None and (given.amount is not None or given.units is not None)
+    name = _name_of_part(idempotency_key, needed=needed) or given.part
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return RefundView(outcome=RefundOutcome.NOT_FOUND)
-    about: dict[str, Any] = given.model_dump(exclude={"restock"}) | {"message": name}
+    about: dict[str, Any] = given.model_dump(exclude={"restock", "part"}) | {"message": name}
     answer = await admin.refund(order, restock=given.restock, by=by, **about)
     record = answer.record
     return RefundView(

@@ -152,14 +152,23 @@ def _commands(order: OrderId, report: Report, *, several: bool) -> list[OrderCom
         given = about | {"by": _PROVIDER if report.kind is Kind.REFUNDED else _DISPUTE}
         if report.amount is not None or report.so_far is not None:
             said = f"{report.message}\n{report.payment_ref}\n{report.amount}\n{report.so_far}"
-            given["message"] = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
+            digest = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
+            given["message"] = report.part_name or digest
             # What several orders were paid with, and which of them this is about, only the shop can tell.
             given |= {"so_far": report.so_far, "part": report.part or several}
         found.append(Refund(*order, restock=False, **given))
     if report.kind is not Kind.REFUNDED:
         kind = EventKind(report.kind)
         found.append(
-            Incident(*order, kind, **about, message=report.message, why=report.why, by=_PROVIDER)
+            Incident(
+                *order,
+                kind,
+                **about,
+                message=report.message,
+                why=report.why,
+                by=_PROVIDER,
+                name=report.part_name,
+            )
         )  # it closes a lost one
     return found
 

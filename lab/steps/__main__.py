@@ -146,7 +146,9 @@ class Steps:
 
     def _operations(self) -> Iterable[str]:
         if self._is_sale:
-            return (name for name, one in sale.OPERATIONS.items() if one.hooks == (self._name == "events"))
+            return (
+                name for name, one in sale.OPERATIONS.items() if (one.hooks or one.bank) == (self._name == "events")
+            )
         return (one for one in locks.OPERATIONS if locks.has(self._name, one))
 
     def _run(self, cases: Iterable[Case]) -> Iterator[Result]:

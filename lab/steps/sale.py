@@ -15,6 +15,7 @@ from app.errors import EXPECTED, NotDecided, OutcomeUnknown, StockError
 from app.orders import Answer, Cancel, Command, Confirm, Extend, Hold, OrderId, Purchase, Refund
 from app.settings import Settings, load
 from app.wiring import Sale, open_sale
+from lab.cents.bank import KEY, Bank
 from lab.steps.play import PATIENCE_S, TIMEOUT_S, TTL_S, Play
 from lab.steps.protocols import Http
 from lab.steps.systems import ACTOR
@@ -28,6 +29,8 @@ from lab.torture.run import is_sent
 PRICE: Final = 499
 _UNITS: Final = 5
 _EVENTS: Final = 3  # of an order that is paid twice
+_OFFICES: Final = ("sender", "auditor", "cashier")
+_OWED: Final = {"pi_part": 100, "pi_second": 2 * PRICE}  # in the operation that gives back
 _LOOK_EVERY_S: Final = 0.05
 _SETTLED_S: Final = 0.3
 _PURCHASE_S: Final = 4.0
@@ -58,14 +61,15 @@ _OF_ANSWERS: Final = (
 class Operation:
     """What the actor does, behind what was there before.
 
-    `anew`: it begins another sale, which knows no answers; `hooks`: events are sent to a receiver; `patience_s`: for
-    how long a request may wait.
+    `anew`: it begins another sale, which knows no answers; `hooks`: events are sent to a receiver; `bank`: refunds are
+    made at a provider; `patience_s`: for how long a request may wait.
     """
 
     act: "Callable[[SalePlay], Awaitable[None]]"
     before: "Callable[[SalePlay], Awaitable[None]]"
     anew: bool = False
     hooks: bool = False
+    bank: bool = False
     patience_s: float = _PURCHASE_S
     between: tuple[str, ...] = ("hold", "restock", "new sale")
 
@@ -92,7 +96,8 @@ class SalePlay(Play):
     @property
     def wants_own(self) -> bool:  # type: ignore[override]
         """See `Play`: a sender sends the events of all items."""
-        return OPERATIONS[self.case.operation].hooks
+        operation = OPERATIONS[self.case.operation]
+        return operation.hooks or operation.bank
 
     @property
     def sku(self) -> str:
@@ -109,6 +114,10 @@ class SalePlay(Play):
         self.hook = self._hook.sockets[0].getsockname()[1]
         if self.operation.hooks:
             self.tapped_hook = await self.wire.tap("hook", Http, self.hook)
+        if self.operation.bank:
+            self.bank = Bank(late_s=2 * TIMEOUT_S)
+            await self.bank.open()
+            self.tapped_bank = await self.wire.tap("bank", Http, int(self.bank.url.rpartition(":")[2]))
         await self._open_b()
         await self.operation.before(self)
 
@@ -117,9 +126,12 @@ class SalePlay(Play):
         settings = self._settings("b", self.systems["lock"].direct, self.systems["store"].direct)
         self.b = await self._b.enter_async_context(open_sale(settings))
 
-    def _settings(self, who: str, lock: str, store: str, hook: int | None = None) -> Settings:
-        """Return the settings of an instance; with a `hook` it sends events to that port."""
-        sends = {} if hook is None else {"webhook_url": f"http://127.0.0.1:{hook}/", "webhook_secret": SECRET}
+    def _settings(self, who: str, lock: str, store: str, hook: int | None = None, bank: int | None = None) -> Settings:
+        """Return the settings of an instance; with a `hook` it sends events to that port, with a `bank` refunds."""
+        refunds = {} if bank is None else {"refunds": f"stripe://{KEY}@127.0.0.1:{bank}", "refunds_per_minute": 100_000}
+        sends: dict[str, Any] = (
+            refunds if hook is None else {"webhook_url": f"http://127.0.0.1:{hook}/", "webhook_secret": SECRET}
+        )
         return load(
             **sends,
             webhook_timeout_ms=int(TIMEOUT_S * 1000),
@@ -153,7 +165,7 @@ class SalePlay(Play):
 
     async def end_leases(self) -> None:
         """See `Play`."""
-        for name in (self.b.shop.lock_name(self.sku), f"{self.name}/!sender", f"{self.name}/!auditor"):
+        for name in (self.b.shop.lock_name(self.sku), *(f"{self.name}/!{one}" for one in _OFFICES)):
             await self.systems["lock"].end_leases(self.wire, name)
 
     async def between(self, what: str) -> None:
@@ -269,6 +281,9 @@ class SalePlay(Play):
         await self._expire()
         if self.operation.hooks:
             await self.send_the_rest()
+        if self.operation.bank:
+            await self.give_back_the_rest()
+            self._each_once()
         await self._books()
         if self.alive:
             await self.close_actor()
@@ -395,6 +410,29 @@ class SalePlay(Play):
             await asyncio.sleep(_LOOK_EVERY_S)
         self.violated("events are never delivered")
 
+    async def give_back_the_rest(self) -> None:
+        """Another instance gives back what is left; that it never does is a violation."""
+        port = int(self.bank.url.rpartition(":")[2])
+        settings = self._settings("c", self.systems["lock"].direct, self.systems["store"].direct, bank=port)
+        async with open_sale(settings, with_auditor=True) as sale:
+            until = time.monotonic() + TTL_S + 2 * PATIENCE_S
+            while not (settled := await self.is_settled(sale)) and time.monotonic() < until:  # noqa: ASYNC110 - the store
+                await asyncio.sleep(_LOOK_EVERY_S)
+        if not settled:
+            self.violated("what is owed is never given back")
+
+    def _each_once(self) -> None:
+        for ref, payment in self.bank.payments.items():
+            if (given := [one["amount"] for one in payment.refunds]) != [_OWED[ref]]:
+                self.violated(f"{ref} was given back by {given}")
+
+    async def is_settled(self, sale: Sale) -> bool:
+        """Return whether nothing of this item is owed any more."""
+        with contextlib.suppress(*EXPECTED):
+            found = await sale.store.orders(self.sku, after=None, limit=100)
+            return all(not one.record.needs_attention for one in found)
+        return False
+
     # -- what the operations are made of -------------------------------------------------------------------------------
 
     @property
@@ -476,6 +514,17 @@ async def _paid(play: SalePlay) -> None:
 async def _owed(play: SalePlay) -> None:
     await _paid(play)
     await play.ask(play.b, play.confirm("second"))
+
+
+async def _owed_in_two_ways(play: SalePlay) -> None:
+    """A second payment, and a part of the first one."""
+    await play.stock(price=PRICE, currency="EUR")
+    await play.hold()
+    for ref in _OWED:
+        play.bank.take(ref, 2 * PRICE)
+        await play.ask(play.b, play.confirm(ref))
+    part = Refund(*play.order, restock=False, payment_ref="pi_part", amount=100, message="part", later=True)
+    await play.ask(play.b, part)
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------
@@ -612,6 +661,14 @@ async def _deliver(play: SalePlay) -> None:
             await asyncio.sleep(_LOOK_EVERY_S)
 
 
+async def _give_back(play: SalePlay) -> None:
+    """Start an instance that makes the refunds; stop it when all were made."""
+    settings = play._settings(ACTOR, *play.url, bank=play.tapped_bank)
+    async with open_sale(settings, with_auditor=True) as sale:
+        while not play.known.anew and not await play.is_settled(sale):  # noqa: ASYNC110 - the store
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
 _ORDERS: Final = ("hold", "cancel", "confirm", "expire", "new sale", "erase", "restock")
 OPERATIONS: Final[dict[str, Operation]] = {
     "purchase": Operation(_purchase, _unpriced, between=("buy", "restock", "new sale", "pause")),
@@ -635,6 +692,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "new sale": Operation(_new_sale, _paid, anew=True, between=("hold", "new sale", "confirm", "refund")),
     "remove and set again": Operation(_remove, _unpriced, anew=True, between=("buy", "remove", "new sale")),
     "deliver": Operation(_deliver, _owed, hooks=True, between=("hold", "refund", "new sale", "erase", "send")),
+    "give back": Operation(_give_back, _owed_in_two_ways, bank=True, between=("hold", "give back")),
     "look": Operation(_look, _paid, between=("new sale", "refund")),
 }
 
@@ -701,4 +759,5 @@ BETWEEN: Final[dict[str, Callable[[SalePlay], Awaitable[None]]]] = {
     "new sale": _b_sells_anew,
     "remove": _b_removes,
     "send": SalePlay.send_the_rest,
+    "give back": SalePlay.give_back_the_rest,
 }

@@ -32,6 +32,11 @@ _STEPS: Final[Mapping[tuple[str, str], str]] = {
     **{(state, "amount_mismatch"): state for state in ("held", "expired")},
     **{(state, "refund_due"): state for state in ("confirmed", "expired", "cancelled", "refunded")},
     **{(state, "refunded"): state for state in ("held", "expired", "cancelled", "refunded")},  # of what was owed
+    **{
+        (state, kind): state
+        for state in ("held", "confirmed", "expired", "cancelled", "refunded")
+        for kind in ("refund_requested", "refund_failed", "disputed", "dispute_won", "dispute_lost")
+    },
 }
 # The amounts that an event adds to the units left, held and sold, for each unit of its order.
 _UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
@@ -43,6 +48,7 @@ _UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
     ("held", "cancelled"): (1, -1, 0),
 }
 _RESTOCKED: Final = (1, 0, -1)
+_SOME_OF: Final = {"refunded": ("sold", "confirmed"), "cancelled": ("held",)}  # when some units may go back
 # The events of which an answer speaks: one of them must be there.
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("buy", "sold"): ("sold",),
@@ -65,6 +71,8 @@ _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("cancel", "refunded"): ("refunded",),
     ("refund", "refunded"): ("refunded",),
     ("refund", "already_refunded"): ("refunded",),
+    ("refund", "partly_refunded"): ("refund_due", "refunded"),
+    ("cancel", "partly_cancelled"): ("cancelled",),
 }
 _NOTHING: Final = {
     (verb, outcome) for verb in ("hold", "buy") for outcome in ("sold_out", "limit_reached", "paused", "ended")
@@ -93,7 +101,7 @@ class Money:
         for entry in end.journal:
             self.journal[entry.sku].append(entry)
             self.of[entry.order].append(entry)
-            if entry.kind in (CONFIRMED, REFUND_DUE):
+            if entry.kind in (CONFIRMED, REFUND_DUE) and "part" not in entry.facts:
                 self.places[entry.facts.get("payment_ref", "")].append((entry.order, entry.kind))
         self.told = [call for call in history.calls if call.status == 200]
         self.asked: dict[tuple[str, str, str | None, str | None], float] = {}  # when each thing was first asked for
@@ -142,7 +150,10 @@ def orders_live_once(money: Money) -> Iterator[str]:
             if one.number != number:
                 yield f"{order}: event {one.kind} has number {one.number}, and is its event {number}"
             following, each = _STEPS.get((state, one.kind)), _UNITS.get((state, one.kind), (0, 0, 0))
-            if one.kind == "refunded" and "restock" in one.facts:
+            if _is_of_some(one):
+                following = state if state in _SOME_OF.get(one.kind, ()) else None
+                each = each if one.kind == "cancelled" or not one.facts["restock"] else _RESTOCKED
+            elif one.kind == "refunded" and "restock" in one.facts:
                 following = following if state in ("confirmed", "sold") else None
                 each = _RESTOCKED if one.facts["restock"] else each
             elif one.kind == "refunded":
@@ -150,7 +161,7 @@ def orders_live_once(money: Money) -> Iterator[str]:
             if following is None:
                 yield f"{order}: {one.kind} after it was {state or 'nothing'}"
                 break
-            should = tuple(one.quantity * units for units in each)
+            should = tuple(one.facts.get("units", one.quantity) * units for units in each)
             if (one.stock, one.held, one.lucky) != should:
                 yield f"{order}: {one.kind} moves {(one.stock, one.held, one.lucky)} units, not {should}"
             state = following
@@ -168,21 +179,42 @@ def records_agree(money: Money) -> Iterator[str]:
             continue
         state = ""
         for entry in entries:
-            whole = entry.kind != "refunded" or "restock" in entry.facts
+            whole = (entry.kind != "refunded" or "restock" in entry.facts) and not _is_of_some(entry)
             state = _STEPS.get((state, entry.kind), state) if whole else state
         if one.state != state:
             yield f"{order} is {one.state}, and {state} by its events"
         paid = [entry.facts.get("payment_ref") for entry in entries if entry.kind == CONFIRMED]
         if one.payment != (paid[-1] if paid else None):
             yield f"{order} counts payment {one.payment}, and {paid} by its events"
-        back = [ref for entry in entries if entry.kind == "refunded" for ref in entry.facts.get("payment_refs", ())]
-        owed = [entry.facts.get("payment_ref") for entry in entries if entry.kind == REFUND_DUE]
-        if Counter(one.refunds_due) != Counter(ref for ref in owed if ref not in back):
-            yield f"{order} owes {one.refunds_due}, and {owed} without {back} by its events"
+        owed, back = _dues(entries)
+        if Counter(one.refunds_due) != Counter(owed):
+            yield f"{order} owes {one.refunds_due}, and {owed} by its events"
         if Counter(one.refunded) != Counter(back):
             yield f"{order} has given back {one.refunded}, and {back} by its events"
         if one.events != len(entries):
             yield f"{order} has had {one.events} events by its record, and {len(entries)} in the journal"
+
+
+def _is_of_some(entry: Entry) -> bool:
+    """Whether an event is about some of the order's units, and not about all."""
+    return entry.facts.get("about") == "units"
+
+
+def _dues(entries: Sequence[Entry]) -> tuple[list[str], list[str]]:
+    """The whole payments that an order owes, and those that it has given back, by its events."""
+    owed, back = list[str](), list[str]()
+    for entry in entries:
+        facts = entry.facts
+        if entry.kind == REFUND_DUE and "part" not in facts:
+            owed.append(facts.get("payment_ref", ""))
+        elif entry.kind == "refunded" and facts.get("about") not in ("part", "units"):
+            done = facts.get("payment_refs", ())
+            owed = [ref for ref in owed if ref not in done] + list(facts.get("refunds_due", ()))
+            back += done
+        elif entry.kind == "refund_failed" and (ref := facts.get("payment_ref", "")) in back:
+            back.remove(ref)
+            owed.append(ref)
+    return owed, back
 
 
 def limits_kept(money: Money) -> Iterator[str]:
@@ -200,7 +232,7 @@ def limits_kept(money: Money) -> Iterator[str]:
 
 def _bought(one: Entry) -> int:
     if one.kind == "refunded":
-        return -one.quantity if "restock" in one.facts else 0
+        return -one.facts.get("units", one.quantity) if "restock" in one.facts else 0
     return one.held + one.lucky
 
 
@@ -271,7 +303,8 @@ def answers_true(money: Money) -> Iterator[str]:
 
 def _fits(call: Call, entry: Entry) -> bool:
     if call.verb == "refund":
-        return call.payment is None or call.payment in entry.facts.get("payment_refs", ())
+        about = entry.facts
+        return call.payment in (None, about.get("payment_ref"), *about.get("payment_refs", ()))
     return call.verb != "confirm" or entry.facts.get("payment_ref") == call.payment
 
 
@@ -348,7 +381,9 @@ def _kept_for_nothing(money: Money) -> Iterator[str]:
 
 def _given_back(money: Money) -> Iterator[str]:
     """Each payment is given back once, by the order that has it."""
-    back = Counter((one.order, ref) for one in money.end.journal for ref in one.facts.get("payment_refs", ()))
+    whole = [one for one in money.end.journal if one.facts.get("about") not in ("part", "units")]
+    back = Counter((one.order, ref) for one in whole for ref in one.facts.get("payment_refs", ()))
+    back.subtract((one.order, one.facts.get("payment_ref", "")) for one in whole if one.kind == "refund_failed")
     for (order, ref), times in back.items():
         if times > 1:
             yield f"payment {ref} of {order} is given back {times} times"
@@ -482,6 +517,8 @@ def _running(pairs: Sequence[tuple[float, int]], choose: Callable[[int, int], in
 
 def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
     """Return the request that must have come before this could happen; None if none is needed."""
+    if one.facts.get("by") == "cashier":
+        return None  # who does what was asked for by a refund that is due
     match one.kind:
         case "held":
             return "hold", one.facts.get("ref", ""), None, None

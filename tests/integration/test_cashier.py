@@ -20,7 +20,7 @@ from app.errors import ConfigurationError
 from app.orders import Cancel, Confirm, EventKind, Hold, Order, OrderId, OrderState, Refund, RequestOutcome
 from app.orders.record import Request
 from app.wiring import open_sale
-from lab.bank import BAD_DAYS, Bank
+from lab.cents.bank import BAD_DAYS, Bank
 from lab.servers import EtcdMember, Valkey
 from tests.harness.asgi import serving
 from tests.harness.receiver import SECRET

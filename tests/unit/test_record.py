@@ -76,5 +76,5 @@ def test_a_row_has_lists() -> None:
     order = Order("default", record, None, "i", 1, "b", 1.0)
     assert tuple(row(order)) == COLUMNS
     assert row(order)["refunds_due"] == ["p2", "=p3"]
-    assert ",p2 =p3,,0,,," in lines([order], "csv")
+    assert ",p2 =p3,,,0,0,,," in lines([order], "csv")
     assert SECRET not in lines([order], "csv") + lines([order], "jsonl")

@@ -81,6 +81,10 @@ class Bank:
         payment.refunds.append(made)
         return made
 
+    def fail(self, ref: str) -> None:
+        """Have the last refund of a payment come back from the payer's bank."""
+        self.payments[ref].refunds[-1]["status"] = "failed"
+
     async def _refunds(self, request: Request) -> Response:  # noqa: PLR0911 - a day each
         if request.headers.get("authorization") != f"Bearer {KEY}":
             return _error(401, "invalid_api_key")

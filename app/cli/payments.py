@@ -1,0 +1,111 @@
+"""`seckill payments`: the provider's list of payments beside the orders."""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app import moments, money
+from app.cashier import connect
+from app.cli.common import Json, print_json, with_sale
+from app.errors import SeckillError
+from app.payments.reconcile import Difference, Movement, Reconciliation
+from app.payments.statement import read
+from app.sale import EVERYTHING
+from app.sale.find import refuse_gaps
+from app.settings import Settings, load
+from app.wiring import Sale
+
+payments = typer.Typer(help="The provider's payments beside the orders.", no_args_is_help=True)
+
+
+@payments.callback()
+def _payments() -> None:
+    pass
+
+
+@payments.command("reconcile")
+def reconcile(
+    file: Annotated[
+        Path | None, typer.Argument(help="The provider's list: CSV, Stripe's itemized report, or JSON Lines (.jsonl).")
+    ] = None,
+    stripe: Annotated[bool, typer.Option("--stripe", help="Ask Stripe, with the key of SECKILL_REFUNDS.")] = False,
+    since: Annotated[
+        str | None, typer.Option(help="When the list begins, such as 2026-11-11T20:00:00+08:00; all without.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare each charge and each refund with the orders. Exit status 1: something differs."""
+    if (file is None) != stripe:
+        raise typer.BadParameter("name a file, or say --stripe", param_hint="FILE")
+    begin = 0.0
+    if since is not None:
+        try:
+            begin = moments.read(since).timestamp()
+        except ValueError:
+            raise typer.BadParameter(f"not {moments.A_MOMENT}", param_hint="--since") from None
+    found = Reconciliation(begin)
+
+    async def compare(sale: Sale) -> list[Difference]:
+        async with aclosing(_of_stripe(load(), begin) if file is None else _of_file(file)) as lines:
+            async for line in lines:
+                found.add_movement(line)
+        async for page in sale.orders.pages(None, EVERYTHING):
+            refuse_gaps(page)
+            for order in page.orders:
+                found.add_order(order)
+        return list(found.differences())
+
+    differences = with_sale(compare)
+    if as_json:
+        totals = {currency: asdict(total) for currency, total in sorted(found.totals.items())}
+        print_json({"differences": [one._asdict() for one in differences], "totals": totals})
+    else:
+        _print(differences, found)
+    raise typer.Exit(1 if differences else 0)
+
+
+def _print(differences: list[Difference], found: Reconciliation) -> None:
+    console = Console()
+    table = Table("", "charged there", "paid here", "given back there", "given back here", "owed")
+    for currency, total in sorted(found.totals.items()):
+        sums = (total.charged, total.paid, total.refunded, total.given_back, total.owed)
+        table.add_row(currency or "no currency", *(money.written(one, currency or None) for one in sums))
+    console.print(table)
+    for one in differences:
+        console.print(str(one), markup=False, highlight=False, soft_wrap=True)
+    count = len(differences)
+    said = f"{count:,} difference{'s' * (count != 1)}" if count else "Each payment is where it should be."
+    console.print(said, markup=False, highlight=False)
+
+
+async def _of_file(file: Path) -> AsyncGenerator[Movement, None]:
+    for line in _lines(file):
+        yield line
+
+
+def _lines(file: Path) -> Iterator[Movement]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as text:
+            yield from read(text, json_lines=file.suffix == ".jsonl")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not in UTF-8"
+        raise SeckillError(f"{file}: {reason}") from None
+
+
+async def _of_stripe(settings: Settings, since: float) -> AsyncGenerator[Movement, None]:
+    url = settings.refunds.get_secret_value() if settings.refunds else ""
+    if not url.startswith("stripe://"):
+        raise SeckillError("SECKILL_REFUNDS: --stripe needs stripe://KEY")
+    provider: Any = connect(url, secret=None, timeout_s=settings.webhook_timeout_ms / 1000)
+    try:
+        async with aclosing(provider.movements(since)) as lines:
+            async for line in lines:
+                yield line
+    finally:
+        await provider.close()

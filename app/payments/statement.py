@@ -1,0 +1,117 @@
+"""A provider's list of payments, as a file: our own columns, or those of Stripe's itemized report."""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from app import money
+from app.errors import SeckillError
+from app.payments.reconcile import Movement, MovementKind
+
+_OWN: Final = ("payment_ref", "kind", "amount", "currency")
+# What Stripe's categories are, and whether they bring the money (1) or take it (-1) in a line above 0.
+_STRIPES: Final = {
+    "charge": (MovementKind.CHARGE, 1),
+    "charge_failure": (MovementKind.CHARGE, 1),
+    "refund": (MovementKind.REFUND, -1),
+    "partial_capture_reversal": (MovementKind.REFUND, -1),
+    "refund_failure": (MovementKind.REFUND, -1),
+    "dispute": (MovementKind.DISPUTE, -1),
+    "dispute_reversal": (MovementKind.DISPUTE, -1),
+}
+
+
+class StatementError(SeckillError):
+    """The file is no list of payments."""
+
+
+def read(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement]:
+    """Read a list. Raises `StatementError`, with the number of the line and the field.
+
+    In CSV amounts are written with their decimals (499.00); in JSON Lines they are whole numbers of the minor unit.
+    """
+    if json_lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _movement(_object(line, number), number, _minor)
+        return
+    rows = csv.DictReader(lines)
+    names = set(rows.fieldnames or ())
+    if {"reporting_category", "gross", "currency"} <= names:
+        for row in rows:
+            found = _of_stripe(row, rows.line_num)
+            if found is not None:
+                yield found
+        return
+    if missing := [name for name in _OWN if name not in names]:
+        raise StatementError(f"line 1: no column {missing[0]!r}; the columns are {', '.join(_OWN)}, and name and at")
+    for row in rows:
+        yield _movement(row, rows.line_num, _decimal)
+
+
+def _object(line: str, number: int) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise StatementError(f"line {number}: not an object of JSON")
+    return found
+
+
+def _movement(row: Mapping[str, Any], number: int, amount: Callable[[Any, str, int], int]) -> Movement:
+    ref, currency = str(row.get("payment_ref") or ""), str(row.get("currency") or "").upper()
+    if not ref:
+        raise StatementError(f"line {number}: payment_ref is empty")
+    if len(currency) != 3 or not currency.isalpha():
+        raise StatementError(f"line {number}: currency is none such as EUR")
+    try:
+        kind = MovementKind(str(row.get("kind") or ""))
+    except ValueError:
+        raise StatementError(f"line {number}: kind is one of {', '.join(MovementKind)}") from None
+    name = str(row.get("name") or f"line {number}")
+    return Movement(ref, kind, amount(row.get("amount"), currency, number), currency, name, _at(row.get("at"), number))
+
+
+def _of_stripe(row: Mapping[str, Any], number: int) -> Movement | None:
+    kind, sign = _STRIPES.get(row["reporting_category"], (None, 0))
+    ref = row.get("payment_intent_id") or row.get("charge_id")
+    if kind is None or not ref:
+        return None  # a fee, a payout
+    currency = str(row["currency"]).upper()
+    amount = sign * _decimal(row["gross"], currency, number)
+    name = str(row.get("charge_id") if kind is MovementKind.CHARGE else row.get("source_id")) or f"line {number}"
+    return Movement(str(ref), kind, amount, currency, name, _at(row.get("created_utc") or row.get("created"), number))
+
+
+def _decimal(text: Any, currency: str, number: int) -> int:
+    try:
+        found = Decimal(str(text or "")).scaleb(money.decimals(currency))
+        if found != int(found):
+            raise ValueError
+    except (InvalidOperation, ValueError, OverflowError):
+        raise StatementError(
+            f"line {number}: amount is none of {currency}, such as {money.written(0, currency)}"
+        ) from None
+    return int(found)
+
+
+def _minor(value: Any, _: str, number: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise StatementError(f"line {number}: amount is a whole number of the currency's minor unit")
+    return value
+
+
+def _at(value: Any, number: int) -> float | None:
+    if value in (None, ""):
+        return None
+    try:
+        if isinstance(value, int | float):
+            return float(value)
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise StatementError(f"line {number}: at is none such as 2026-11-11T20:00:00Z") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,233 @@
+"""Buyers who hold and pay, and what then becomes of their money: each knows what is to be left of it in the end."""
+
+import asyncio
+import base64
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httpx
+import standardwebhooks
+
+from lab.cents.bank import Bank
+
+PRICE: Final = 500
+CURRENCY: Final = "EUR"
+TOKEN: Final = "the-shops-own-token"  # noqa: S105 - of a rehearsal
+SECRET: Final = "whsec_" + base64.b64encode(b"a provider's secret: 32 bytes ok").decode()
+_PATIENCE_S: Final = 5.0
+_WITHIN_S: Final = 120.0
+_LOST: Final = 0.15  # share of the callbacks whose answer is not read
+_TWICE: Final = 0.2  # share of the callbacks that come again later
+_UNITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What is to be left of a buyer's money, in the minor unit: `net`, or with `either` nothing; and of which hold."""
+
+    way: str
+    hold: str
+    refs: tuple[str, ...]
+    net: int
+    either: bool = False
+
+
+class Payers:
+    """Buyers, their provider and the shop's operator. `urls`: of the instances; `fates`: of all who have paid."""
+
+    def __init__(self, urls: list[str], bank: Bank, seed: int, hold_s: float) -> None:
+        self._urls = urls
+        self._bank = bank
+        self._dice = random.Random(seed)  # noqa: S311 - no secret
+        self._hold_s = hold_s
+        self._signer = standardwebhooks.Webhook(SECRET)
+        self._http = httpx.AsyncClient(timeout=_PATIENCE_S, headers={"Authorization": f"Bearer {TOKEN}"})
+        self._count = 0
+        self.fates: list[Fate] = []
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._http.aclose()
+
+    async def visit(self) -> None:
+        """Hold three units, and go one of the ways."""
+        self._count += 1
+        buyer, ref, ways = f"buyer-{self._count}", f"pi_{self._count}", list(WAYS)
+        way = ways[self._count % len(ways)]
+        wish = {"sku": "lamp", "quantity": _UNITS, "buyer": buyer}
+        held = await self._until(lambda: self._post("/holds", wish, key=buyer))
+        hold = str(held["id"])
+        net, either, refs = await WAYS[way](self, hold, ref)
+        self.fates.append(Fate(way, hold, refs, net, either))
+
+    # -- ways ----------------------------------------------------------------------------------------------------------
+
+    def _pays(self, ref: str, amount: int = PRICE * _UNITS) -> None:
+        self._bank.take(ref, amount)
+
+    async def _tell(self, kind: str, ref: str, hold: str | None = None, name: str = "", **data: Any) -> None:
+        """Call back until it is taken, at any instance; perhaps without reading the answer, or once more."""
+        said = {"payment_ref": ref, **({"hold": hold} if hold else {}), "currency": CURRENCY, **data}
+        body = json.dumps({"type": f"payment.{kind}", "timestamp": datetime.now(UTC).isoformat(), "data": said})
+        name = name or f"msg-{kind}-{ref}-{data.get('amount')}"
+
+        async def post() -> dict[str, Any]:
+            now = datetime.now(UTC)
+            headers = {
+                "webhook-id": name,
+                "webhook-timestamp": str(int(now.timestamp())),
+                "webhook-signature": self._signer.sign(name, now, body),
+            }
+            patience_s = 0.02 if self._dice.random() < _LOST else _PATIENCE_S
+            about: dict[str, Any] = {"content": body, "headers": headers, "timeout": patience_s}
+            return _read(await self._http.post(f"{self._url()}/payments/webhook", **about))
+
+        await self._until(post)
+        if self._dice.random() < _TWICE:
+            await asyncio.sleep(self._dice.uniform(0, 1))
+            await self._until(post)
+
+    async def _succeeds(self, hold: str, ref: str, amount: int = PRICE * _UNITS) -> None:
+        await self._tell("succeeded", ref, hold, amount=amount, paid_at=time.time())
+
+    async def pay(self, hold: str, ref: str) -> Any:
+        """Pay, and keep it."""
+        self._pays(ref)
+        await self._succeeds(hold, ref)
+        return PRICE * _UNITS, False, (ref,)
+
+    async def pay_after_the_end(self, hold: str, ref: str) -> Any:
+        """Give up, and pay all the same."""
+        await self._until(lambda: self._post(f"/holds/{hold}/cancel", {}, key=f"cancel-{ref}"))
+        self._pays(ref)
+        await self._succeeds(hold, ref)
+        return 0, False, (ref,)
+
+    async def pay_late(self, hold: str, ref: str) -> Any:
+        """Pay when the time is over: it takes units if they are left."""
+        await asyncio.sleep(self._hold_s + 1.5)
+        self._pays(ref)
+        await self._succeeds(hold, ref)
+        return PRICE * _UNITS, True, (ref,)
+
+    async def pay_twice(self, hold: str, ref: str) -> Any:
+        """Pay with two cards at once: one of them is owed."""
+        other = f"{ref}-b"
+        self._pays(ref)
+        self._pays(other)
+        await asyncio.gather(self._succeeds(hold, ref), self._succeeds(hold, other))
+        return PRICE * _UNITS, False, (ref, other)
+
+    async def pay_wrongly(self, hold: str, ref: str) -> Any:
+        """Pay too little, then rightly."""
+        other = f"{ref}-b"
+        self._pays(ref, 1)
+        await self._succeeds(hold, ref, 1)
+        self._pays(other)
+        await self._succeeds(hold, other)
+        return PRICE * _UNITS, False, (ref, other)
+
+    async def be_refunded_there(self, hold: str, ref: str) -> Any:
+        """The shop gives all back in the provider's dashboard; the notice may overtake the payment's."""
+        self._pays(ref)
+        self._bank.give_back(ref)
+        about = asyncio.create_task(self._tell("refunded", ref, amount=PRICE * _UNITS))
+        await self._succeeds(hold, ref)
+        await about
+        return 0, False, (ref,)
+
+    async def be_refunded_there_in_parts(self, hold: str, ref: str) -> Any:
+        """Two parts in the dashboard."""
+        await self.pay(hold, ref)
+        for n, amount in enumerate((100, 250)):
+            self._bank.give_back(ref, amount)
+            await self._tell("refunded", ref, name=f"part-{ref}-{n}", amount=amount)
+        return PRICE * _UNITS - 350, False, (ref,)
+
+    async def be_refunded_later(self, hold: str, ref: str) -> Any:
+        """An operator has the cashier give all back."""
+        await self.pay(hold, ref)
+        await self._refund(hold, ref, restock=True, later=True)
+        return 0, False, (ref,)
+
+    async def be_refunded_in_parts(self, hold: str, ref: str) -> Any:
+        """An operator has the cashier give back a part, and a unit; asked for twice, each is one."""
+        await self.pay(hold, ref)
+        for wish in ({"amount": 120, "restock": False}, {"units": 1, "restock": True}):
+            for _ in range(2):
+                await self._refund(hold, f"{ref}-{len(wish)}-{min(wish)}", later=True, **wish)
+        return PRICE * _UNITS - 120 - PRICE, False, (ref,)
+
+    async def dispute(self, hold: str, ref: str) -> Any:
+        """Have the bank take the money back."""
+        await self.pay(hold, ref)
+        await self._tell("disputed", ref, name=f"dp-{ref}", amount=PRICE * _UNITS)
+        self._bank.give_back(ref)
+        await self._tell("dispute_lost", ref, name=f"dp-lost-{ref}", amount=PRICE * _UNITS)
+        return 0, False, (ref,)
+
+    async def have_a_refund_fail(self, hold: str, ref: str) -> Any:
+        """A refund that comes back days later: an operator has it tried again."""
+        await self.be_refunded_there(hold, ref)
+        self._bank.fail(ref)
+        await self._tell("refund_failed", ref, name=f"failed-{ref}")
+        await self._until(lambda: self._post(f"/orders/{hold}/refund/retry", {}))
+        return 0, False, (ref,)
+
+    async def pay_nothing(self, hold: str, ref: str) -> Any:
+        """Leave."""
+        return 0, False, ()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def _refund(self, hold: str, key: str, **wish: Any) -> None:
+        await self._until(lambda: self._post(f"/orders/{hold}/refund", wish, key=f"refund-{key}"))
+
+    async def _post(self, path: str, body: dict[str, Any], *, key: str = "") -> dict[str, Any]:
+        headers = {"Accept": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        return _read(await self._http.post(self._url() + path, json=body, headers=headers))
+
+    def _url(self) -> str:
+        return self._dice.choice(self._urls)
+
+    async def _until(self, ask: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Ask until there is an answer. Raises `TimeoutError`."""
+        deadline = time.monotonic() + _WITHIN_S
+        while time.monotonic() < deadline:
+            try:
+                return await ask()
+            except (httpx.HTTPError, _AgainError):
+                await asyncio.sleep(self._dice.uniform(0.05, 0.5))
+        raise TimeoutError(f"no answer within {_WITHIN_S:g} s")
+
+
+class _AgainError(Exception):
+    """The answer says to come again."""
+
+
+def _read(answer: httpx.Response) -> dict[str, Any]:
+    if answer.status_code != 200:
+        raise _AgainError
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+WAYS: Final[dict[str, Callable[[Payers, str, str], Awaitable[Any]]]] = {
+    "pays": Payers.pay,
+    "pays after the end": Payers.pay_after_the_end,
+    "pays late": Payers.pay_late,
+    "pays twice": Payers.pay_twice,
+    "pays wrongly": Payers.pay_wrongly,
+    "is refunded there": Payers.be_refunded_there,
+    "is refunded there in parts": Payers.be_refunded_there_in_parts,
+    "is refunded later": Payers.be_refunded_later,
+    "is refunded in parts": Payers.be_refunded_in_parts,
+    "disputes": Payers.dispute,
+    "has a refund fail": Payers.have_a_refund_fail,
+    "pays nothing": Payers.pay_nothing,
+}

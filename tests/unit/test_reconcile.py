@@ -1,0 +1,100 @@
+"""The provider's list beside the orders: each difference is a line with its cause, and what agrees is none."""
+
+from typing import Any
+
+import pytest
+
+from app.orders import Order, OrderState, Payment, Record
+from app.orders.record import Back, Part
+from app.payments.reconcile import Cause, Movement, MovementKind, reconcile
+from app.payments.statement import StatementError, read
+
+CHARGE, REFUND = MovementKind.CHARGE, MovementKind.REFUND
+
+
+def order(*payments: Payment, number: str = "1-0", **fields: Any) -> Order:
+    """An order of 5 euros that has these payments, the first one as the one that counts."""
+    own: dict[str, Any] = {"payment_ref": payments[0].ref if payments else None, "payments": payments}
+    own |= {"price": 500, "currency": "EUR", **fields}
+    record = Record(number, "s" * 32, own.pop("state", OrderState.CONFIRMED), 1, "ann", **own)
+    return Order("lamp", record, None, "i", 1, "b", 100.0)
+
+
+PAID = order(Payment("p", 500))
+CHARGED = Movement("p", CHARGE, 500, "EUR", "ch_1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "orders", "cause"),
+    [
+        ([CHARGED], [PAID], None),
+        ([CHARGED], [order(Payment("p"))], None),  # nobody told the amount: it is the price
+        ([CHARGED, Movement("q", CHARGE, 700, "EUR")], [PAID], Cause.NO_ORDER),
+        ([Movement("q", CHARGE, 700, "EUR"), Movement("q", REFUND, 700, "EUR")], [], None),
+        ([], [PAID], Cause.NO_PAYMENT),
+        ([CHARGED._replace(amount=499)], [PAID], Cause.AMOUNT),
+        ([CHARGED._replace(currency="USD")], [PAID], Cause.CURRENCY),
+        ([CHARGED, CHARGED._replace(name="ch_2")], [PAID], Cause.TWICE),
+        ([CHARGED, CHARGED], [PAID], Cause.AMOUNT),
+        ([CHARGED, Movement("p", REFUND, 200, "EUR")], [PAID], Cause.GIVEN_BACK_THERE),
+        ([CHARGED, Movement("p", REFUND, 200, "EUR")], [order(Payment("p", 500), back=(Back("p", 0, 200),))], None),
+        ([CHARGED], [order(Payment("p", 500), state=OrderState.REFUNDED, refunded=("p",))], Cause.GIVEN_BACK_HERE),
+        ([CHARGED], [order(Payment("p", 500), state=OrderState.REFUNDED, refunds_due=("p",))], None),
+        ([CHARGED], [order(Payment("p", 500), parts=(Part("a", "p", 100),))], None),
+        ([CHARGED._replace(amount=1000)], [PAID, order(Payment("p", 500), number="2-0")], None),  # one for both
+    ],
+)
+def test_each_difference_has_its_cause(lines: list[Movement], orders: list[Order], cause: Cause | None) -> None:
+    """What agrees is no difference; what differs is one."""
+    found = reconcile(lines, orders)
+    assert [one.cause for one in found] == ([cause] if cause else [])
+    assert all("lamp~" in str(one) or cause is Cause.NO_ORDER for one in found)
+
+
+def test_what_is_older_than_the_list_is_no_difference() -> None:
+    """The list begins at a moment: an order of before may have its charge there, or its refund only."""
+    assert not reconcile([], [PAID], since=200.0)
+    assert not reconcile([Movement("p", REFUND, 500, "EUR")], [PAID], since=200.0)
+    assert reconcile([], [PAID], since=50.0)
+
+
+def test_a_list_of_ours() -> None:
+    """Amounts have the decimals of their currency; JSON Lines has whole numbers."""
+    text = "payment_ref,kind,amount,currency\np,charge,499.00,eur\nq,refund,500,JPY\n"
+    assert list(read(text.splitlines())) == [
+        Movement("p", CHARGE, 49_900, "EUR", "line 2"),
+        Movement("q", REFUND, 500, "JPY", "line 3"),
+    ]
+    line = '{"payment_ref": "p", "kind": "charge", "amount": 49900, "currency": "EUR", "name": "x", "at": 12}'
+    assert list(read([line], json_lines=True)) == [Movement("p", CHARGE, 49_900, "EUR", "x", 12.0)]
+
+
+def test_stripes_itemized_report() -> None:
+    """Fees and payouts move no payment; what a refund took, and a failed one brought back, is less than 0 there."""
+    head = "balance_transaction_id,created_utc,reporting_category,gross,currency,charge_id,payment_intent_id,source_id"
+    rows = [
+        "txn_1,2026-11-11 20:00:00,charge,499.00,eur,ch_1,pi_1,ch_1",
+        "txn_2,2026-11-11 20:01:00,refund,-100.00,eur,ch_1,pi_1,re_1",
+        "txn_3,2026-11-11 20:02:00,refund_failure,100.00,eur,ch_1,pi_1,re_1",
+        "txn_4,2026-11-11 20:03:00,fee,-0.30,eur,,,",
+        "txn_5,2026-11-11 20:03:00,dispute,-499.00,eur,ch_1,pi_1,dp_1",
+    ]
+    found = [(one.kind, one.amount) for one in read([head, *rows])]
+    assert found == [(CHARGE, 49_900), (REFUND, 10_000), (REFUND, -10_000), (MovementKind.DISPUTE, 49_900)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["a,b", "1,2"], "line 1: no column 'payment_ref'"),
+        (["payment_ref,kind,amount,currency", "p,charge,4.999,EUR"], "line 2: amount"),
+        (["payment_ref,kind,amount,currency", "p,charge,NaN,EUR"], "line 2: amount"),
+        (["payment_ref,kind,amount,currency", "p,gift,4,EUR"], "line 2: kind"),
+        (["payment_ref,kind,amount,currency", ",charge,4,EUR"], "line 2: payment_ref"),
+        (["payment_ref,kind,amount,currency,at", "p,charge,4,EUR,noon"], "line 2: at"),
+    ],
+)
+def test_what_is_no_list_is_named(lines: list[str], why: str) -> None:
+    """The error has the line and the field."""
+    with pytest.raises(StatementError, match=why):
+        list(read(lines))
