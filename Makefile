@@ -50,6 +50,8 @@ soak: $(VENV)/.dev
 
 SHORT ?=
 SLOW = $(if $(SHORT),slow and not exhaustive,slow or exhaustive)
+# Each worker, and each command and instance of the tests, would compile all modules anew: a third of their time.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --durations 10
 
 test: $(VENV)/.dev

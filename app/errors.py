@@ -184,6 +184,10 @@ class BuyerNotSigned(TurnedAway):
     """The buyer is not one that the shop in front has signed; nothing was done."""
 
 
+class EarlierSale(SaleError):
+    """The item's sale began with an earlier release, which knows no such thing; nothing was done."""
+
+
 class HoldsNotPossible(SaleError):
     """This store can't hold units for later; nothing was done."""
 

@@ -1,11 +1,12 @@
-"""Work that goes on until it is cancelled."""
+"""Work that goes on until it is cancelled, and its end."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Never
+from typing import Any, Never
 
 from app.errors import EXPECTED
+from fencelock.waiting import settled
 
 
 async def run_forever(
@@ -20,3 +21,10 @@ async def run_forever(
         except Exception:
             log.exception("unexpected error in %s", what)
         await asyncio.sleep(every_s)
+
+
+async def end(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancel them, and wait until they are over, even if the caller is cancelled meanwhile: see `settled`."""
+    for task in tasks:
+        task.cancel()
+    await settled(asyncio.gather(*tasks, return_exceptions=True))

@@ -13,15 +13,31 @@ from pydantic import SecretStr
 
 import fencelock
 from app import combination
-from app.dashboard import ControlRoom, Picture
+from app.dashboard.picture import Picture
+from app.dashboard.room import ControlRoom
 from app.errors import ConfigurationError
 from app.forever import run_forever
+from app.outbox.pull import Pull
 from app.payments import registry as providers
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
-from app.web import admin, dashboard, health, holds, orders, pages, payments, problems, purchase, purchase_route, stock
+from app.web import (
+    admin,
+    dashboard,
+    events,
+    health,
+    holds,
+    orders,
+    pages,
+    payments,
+    problems,
+    purchase,
+    purchase_route,
+    stock,
+    undelivered,
+)
 from app.web.application import Application
 from app.web.auth import AdminAuth
 from app.web.coalesce import TtlCache
@@ -37,6 +53,7 @@ _log = logging.getLogger(__name__)
 
 _WATCH_S: Final = 5.0
 _OPERATORS_MAX: Final = 100  # live control rooms at once
+_FOLLOWERS_MAX: Final = 20  # streams of events at once
 
 
 def signed_buyers(settings: Settings) -> SignedBuyers | None:
@@ -128,6 +145,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 ),
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
+                followers=Feeds(_FOLLOWERS_MAX),
+                store=sale.store,
+                pull=Pull(sale.store, lambda: sale.shop.has_buyers),
+                items=TtlCache(lambda _: sale.store.items()),
                 looks=stock.looks_at(sale.shop, sale.auditor),
                 scrape=health.scrape(metrics),
                 ready=ready,
@@ -166,7 +187,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     buying = purchase_route.router(_methods(settings), **most)
     rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
     holding = holds.router(**most)
-    for router in (holding, orders.router, stock.router, admin.router, dashboard.router, *rehearsing, health.router):
+    for router in (
+        holding,
+        orders.router,
+        stock.router,
+        events.router,
+        admin.router,
+        dashboard.router,
+        undelivered.router,
+        *rehearsing,
+        health.router,
+    ):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
     for router in (buying, payments.router(callbacks.keys()), pages.router, dashboard.pages, orders.pages):

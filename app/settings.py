@@ -263,6 +263,12 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = Field(
         None, description="what the events are signed with: `whsec_` and 24 random bytes or more in base64"
     )
+    webhook_batch: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="how many events a request has at most; with more than 1 all come in batches (docs/webhooks.md)",
+    )
     webhook_timeout_ms: int = Field(10_000, ge=50, le=60_000, description="an event must be answered within this time")
     webhook_retry_s: float = Field(
         5.0, gt=0, le=3600, description="the wait before a failed event is tried again; it doubles, up to 4 hours"

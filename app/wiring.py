@@ -1,31 +1,33 @@
 """Builds a sale, and all that it stands on, from the settings. The web service on top is app.main's."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import fencelock
 from app import combination
 from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
-from app.cashier import Cashier, Provider, connect
-from app.dashboard import DelayingStore, Journal
+from app.dashboard.delay_injection import DelayingStore
+from app.dashboard.journal import Journal
 from app.errors import ConfigurationError
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
-from app.outbox import Sender, Webhook
-from app.outbox.sender import AT_ONCE
-from app.payments import registry as providers
 from app.sale import Rules, Shop
 from app.sale.expiry import Expiry
 from app.settings import Settings
 from app.stock import StockStore, registry
-from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import catalogue
-from app.web.catalogue import Catalogue
 from fencelock import Guarantees, LockBackend
 from fencelock.fallback import FallbackBackend
+
+if TYPE_CHECKING:  # what only an instance needs would double the time of a command
+    from app.cashier import Cashier, Provider
+    from app.outbox.sender import Sender
+    from app.outbox.webhook import Webhook
+    from app.telemetry.metrics import Metrics
+    from app.web.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class Sale:
     journal: Journal
     delaying: DelayingStore | None
     auditor: Auditor | None
-    sender: Sender | None = None
-    cashier: Cashier | None = None
+    sender: "Sender | None" = None
+    cashier: "Cashier | None" = None
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
@@ -102,26 +104,34 @@ def check_together(settings: Settings) -> Guarantees:
     return promised
 
 
-def catalogue_of(settings: Settings) -> Catalogue:
+def catalogue_of(settings: Settings) -> "Catalogue":
     """The catalogue that the settings name, or the built-in one."""
+    from app.web import catalogue
+
     if settings.catalogue is None:
         return catalogue.built_in()
     with about("SECKILL_CATALOGUE"):
         return catalogue.read(settings.catalogue)
 
 
-def webhook_of(settings: Settings) -> Webhook | None:
+def webhook_of(settings: Settings) -> "Webhook | None":
     """Return the webhook to which events are delivered, if the settings name one."""
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
+    from app.outbox.sender import AT_ONCE
+    from app.outbox.webhook import Webhook
+
     url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
-    return Webhook(url, secret, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
+    timeout_s = settings.webhook_timeout_ms / 1000
+    return Webhook(url, secret, timeout_s=timeout_s, at_once=AT_ONCE, batch=settings.webhook_batch)
 
 
-def refunds_of(settings: Settings) -> Provider | None:
+def refunds_of(settings: Settings) -> "Provider | None":
     """Return the provider that gives back what is owed, if the settings name one."""
     if settings.refunds is None:
         return None
+    from app.cashier import connect
+
     secret = settings.webhook_secret.get_secret_value() if settings.webhook_secret else None
     with about("SECKILL_REFUNDS"):
         url, timeout_s = settings.refunds.get_secret_value(), settings.webhook_timeout_ms / 1000
@@ -152,11 +162,11 @@ def traces_of(settings: Settings) -> list[Observer]:
 
 @asynccontextmanager
 async def open_sale(
-    settings: Settings, metrics: Metrics | None = None, *, with_auditor: bool = False
+    settings: Settings, metrics: "Metrics | None" = None, *, with_auditor: bool = False
 ) -> AsyncIterator[Sale]:
     """A sale and all that it stands on; closed in order: buyers first, then locks, then the store."""
-    metrics, journal = metrics or Metrics(), Journal()
-    observer = Observers([metrics, journal, *traces_of(settings)])
+    journal = Journal()
+    observer = Observers([journal, *([metrics] if metrics else []), *traces_of(settings)])
     rules = Rules(
         batch_max=settings.batch_max,
         max_hold_s=settings.max_hold_ms / 1000,
@@ -193,36 +203,27 @@ async def open_sale(
             stock = StockAdmin(*stands_on, learn=learn, catalogue=listed, never_paid=_never_paid(settings))
             orders = OrderAdmin(*stands_on)
             readiness = Readiness(*stands_on, learn=learn)
-            metrics.watch_queues(lambda: shop.waiting_by_item)
-            metrics.watch_blocked(lambda: shop.errors)
-            metrics.watch_mode(lambda: readiness.mode)
-            metrics.watch_renewal(lambda: readiness.renewing)
             if auditor is not None and with_auditor:
-                metrics.watch_auditor(
-                    lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
-                )
                 auditor.start()
             expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
             if with_auditor and store.holds:
                 expiry.start()
             sender, cashier = _offices(settings, backend, store, observer, shop) if with_auditor else (None, None)
-            if sender is not None:
-                metrics.watch_outbox(lambda: sender.figures)
-            if cashier is not None:
-                metrics.watch_cashier(lambda: cashier.figures)
             offices = [one for one in (sender, cashier) if one is not None]
             for office in offices:
                 office.start()
-            try:
-                candidates = (auditor if with_auditor else None, sender, cashier)
-                yield Sale(shop, stock, orders, readiness, store, journal, delaying, *candidates)
-            finally:
-                for office in offices:
-                    await office.close()
-                await expiry.close()
-                await shop.close(within_s=settings.drain_timeout_s)
+            candidates = (auditor if with_auditor else None, sender, cashier)
+            sale = Sale(shop, stock, orders, readiness, store, journal, delaying, *candidates)
+            if metrics is not None:
+                _measure(metrics, sale)
+            async with AsyncExitStack() as parts:  # a stop that is cancelled closes the others all the same
                 if auditor is not None and with_auditor:
-                    await auditor.close()
+                    parts.push_async_callback(auditor.close)
+                parts.push_async_callback(shop.close, within_s=settings.drain_timeout_s)
+                parts.push_async_callback(expiry.close)
+                for office in offices:
+                    parts.push_async_callback(office.close)
+                yield sale
         finally:
             await store.close()
     finally:
@@ -231,7 +232,7 @@ async def open_sale(
 
 def _offices(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
-) -> tuple[Sender | None, Cashier | None]:
+) -> "tuple[Sender | None, Cashier | None]":
     """Make the candidates for sender and for cashier."""
     sender = _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
     return sender, _refunding(settings, backend, store, observer, shop) if store.holds else None
@@ -239,18 +240,41 @@ def _offices(
 
 def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
     """What says why the payment providers that are switched on can't charge a price."""
+    if not settings.callback_secrets:
+        return lambda price, currency: None
+    from app.payments import registry as providers
+
     kinds = providers.classes(settings.callback_secrets, settings.providers).values()
     units = [kind.units for kind in kinds if kind.units is not None]
     return lambda price, currency: next(filter(None, (one.why_not(price, currency) for one in units)), None)
 
 
+def _measure(metrics: "Metrics", sale: Sale) -> None:
+    """Let the metrics look at the parts of the sale at each scrape."""
+    shop, readiness, auditor, sender, cashier = sale.shop, sale.readiness, sale.auditor, sale.sender, sale.cashier
+    metrics.watch_queues(lambda: shop.waiting_by_item)
+    metrics.watch_blocked(lambda: shop.errors)
+    metrics.watch_mode(lambda: readiness.mode)
+    metrics.watch_renewal(lambda: readiness.renewing)
+    if auditor is not None:
+        metrics.watch_auditor(
+            lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
+        )
+    if sender is not None:
+        metrics.watch_outbox(lambda: sender.figures)
+    if cashier is not None:
+        metrics.watch_cashier(lambda: cashier.figures)
+
+
 def _sending(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
-) -> Sender | None:
+) -> "Sender | None":
     """Make a candidate for sender, if there is somebody to send to."""
     webhook = webhook_of(settings)
     if webhook is None:
         return None
+    from app.outbox.sender import Sender
+
     return Sender(
         backend.aio,
         f"{settings.lock_prefix}/!sender",
@@ -265,11 +289,13 @@ def _sending(
 
 def _refunding(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
-) -> Cashier | None:
+) -> "Cashier | None":
     """Make a candidate for cashier, if the settings name who gives money back."""
     provider = refunds_of(settings)
     if provider is None:
         return None
+    from app.cashier import Cashier
+
     return Cashier(
         backend.aio,
         f"{settings.lock_prefix}/!cashier",

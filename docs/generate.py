@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,8 +23,12 @@ from pydantic import SecretStr
 import fencelock.fence
 from app.errors import ConfigurationError, StockBehind
 from app.main import create_app
+from app.orders import NO_UNITS, Event, EventKind, OrderId
+from app.outbox.message import Message
+from app.outbox.pull import Pulled
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
+from app.web.events import body_of
 from fencelock.registry import CLASSES, backend_class, scheme_of
 from lab.model.money import Money
 from lab.model.protocol import Protocol
@@ -183,6 +188,7 @@ def documents() -> dict[Path, str]:
         "metrics.md": {"metrics": metrics},
         "torture.md": {"faults": faults, "bugs": bugs, "steps": steps},
         "kubernetes.md": {"values": values},
+        "webhooks.md": {"a batch": batch, "a page": page},
         "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
     }
     found = {
@@ -227,6 +233,42 @@ def _default(default: object) -> str:
     if isinstance(default, list):
         return ",".join(default)
     return f"{default:.3g}" if isinstance(default, float) else str(default)
+
+
+# -- examples of events ----------------------------------------------------------------------------------------------
+
+
+def _messages() -> list[Message]:
+    """Return two events of an order."""
+    order, at = OrderId("lamp", "1795679839808-0", "0123456789abcdef" * 2), datetime(2026, 11, 11, 12, tzinfo=UTC)
+    written: dict[str, Any] = {"order": order, "quantity": 1, "buyer": "ann", "key": None, "instance": "8080"}
+    written |= {"token": 7, "epoch": 0, "batch_id": "b", "units": NO_UNITS}
+    two = (
+        (EventKind.HELD, order.number, {"ref": "shop's own number"}),
+        (EventKind.CONFIRMED, "1795679840000-0", {"payment_ref": "pi_1", "amount": 49900}),
+    )
+    return [
+        Message.of(
+            Event(kind=kind, entry=entry, at=at.timestamp(), number=number, facts=facts, **written), "shop's own number"
+        )
+        for number, (kind, entry, facts) in enumerate(two, 1)
+    ]
+
+
+def batch() -> str:
+    """Return the request that has two events in it."""
+    message = Message.batch(_messages())
+    return f"```\nwebhook-id: {message.id}\n\n{_by_element(message.body)}\n```"
+
+
+def page() -> str:
+    """Return the answer to a pull that has two events in it."""
+    return f"```json\n{_by_element(body_of(Pulled(_messages(), 'eJyr…', more=False, unread=[])))}\n```"
+
+
+def _by_element(body: bytes) -> str:
+    """Return a body with each event on a line of its own."""
+    return body.decode().replace('{"id"', '\n {"id"').replace('}}],"', '}}],\n "')
 
 
 # -- the reference of HTTP -------------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ class _Job(Generic[Result]):
         self._undo = undo
         self._to_the_end = to_the_end
         self._task: asyncio.Task[Any] | None = None
-        self._off = False
+        self._off = self._answered = False
         self._jobs = jobs
         jobs.add(self)
 
@@ -184,10 +184,10 @@ class _Job(Generic[Result]):
             self._jobs.discard(self)
             self._work.close()
             self.over.put(None)
-        elif self._task.done():
-            self._done(self._task)
-        else:
+        elif not self._task.done():
             self._task.cancel()
+        elif self._answered:  # else its callback is yet to come, and sees to it
+            self._done(self._task)
 
     def refuse(self) -> None:
         """Answer with an error, as the loop has stopped."""
@@ -201,6 +201,7 @@ class _Job(Generic[Result]):
         if not self._off:
             if isinstance(error, asyncio.CancelledError):
                 error = LockError("it was called off, as the interpreter ends")
+            self._answered = True
             self.answer.put((error, None if error is not None else task.result()))
             if self._to_the_end:
                 self.over.put(None)

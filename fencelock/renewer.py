@@ -119,10 +119,14 @@ class Renewer:
         self._paused_until = self._clock() + for_s
 
     async def close(self) -> None:
-        """Stop renewing, and wait a second for the calls under way. Leases still held run out on the server."""
+        """Stop renewing, and wait a second for the calls under way. Leases still held run out on the server.
+
+        In that second what is to be given back is tried once more.
+        """
+        until = self._clock() + _HAND_BACK_S
         with self._mutex:
             self._closed = True
-            self._jobs.clear()
+            self._jobs = {lease: job for lease, job in self._jobs.items() if job.ending}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,10 +135,14 @@ class Renewer:
             for task in late:
                 task.cancel()  # the server is silent
             await asyncio.gather(*late, return_exceptions=True)
+        left_s = max(_MIN_CALL_S, until - self._clock())
+        with self._mutex:
+            ending, self._jobs = list(self._jobs), {}
+        await asyncio.gather(*(self._end_in_turn(lease, left_s) for lease in ending), return_exceptions=True)
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
         with self._mutex:
-            if self._closed or lease.inherited:
+            if (self._closed and not job.ending) or lease.inherited:
                 return
             self._jobs[lease] = job
         if job.due >= self._wakes_at:

@@ -1,6 +1,5 @@
 """The lab's commands of `seckill`: `demo`, `up`, `rehearse`, `cluster`, `torture`, `model`."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +7,7 @@ from typing import Annotated
 import typer
 
 from app.errors import ConfigurationError
-from app.settings import PREFIX, Guard, Settings, load
-from lab.demo import state_file
+from app.settings import Guard
 from lab.demo.stage import LockName, StageOptions, StoreName
 from lab.model import money, protocol
 
@@ -305,19 +303,3 @@ def model(
     if without is not None:
         raise typer.Exit(exploring.without(without, picture))
     raise typer.Exit(exploring.whole(thorough=thorough))
-
-
-def settings(say: Callable[[str], object]) -> tuple[Settings, str]:
-    """Return the user's settings, or those of a `seckill up` that runs here if the user has set neither lock nor store.
-
-    Also return a hint for the case that nobody answers there; it is empty if a setting has to say that.
-    """
-    if state_file.leads_elsewhere():
-        return load(), ""
-    where = state_file.find(say)
-    if where is None:
-        return load(), f"start a sale with `seckill up`, or set {PREFIX}LOCK and {PREFIX}STORE"
-    own = state_file.set_by_user()
-    return load(**{name: value for name, value in where.settings.items() if name.upper() not in own}), (
-        "look at what `seckill up` says"
-    )

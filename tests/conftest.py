@@ -1,10 +1,11 @@
 """Define fixtures for all tests: real servers, started once, and cleaned before each test that uses them."""
 
+import gc
 import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import httpx
 import pytest
@@ -40,9 +41,19 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage in modules and tests: neither while they are loaded, nor whenever a test makes some."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of the lock contract that go beyond what a backend guarantees."""
-    _give_each_a_name(items)
     chosen, others = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         guarantees = getattr(getattr(item, "cls", None), "guarantees", None)
@@ -55,14 +66,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
     # The longest one, the tutorial's, begins first: nobody waits for it alone at the end.
     items[:] = sorted(chosen, key=lambda item: "test_tutorial" not in item.nodeid)
-
-
-def _give_each_a_name(items: list[pytest.Item]) -> None:
-    """Give tests distinct names: pytest 9.2 calls all of schemathesis' tests of a function alike; xdist runs one."""
-    for item in items:
-        node_id = getattr(item, "_id", None)
-        if node_id is not None and not item.nodeid.endswith(item.name):
-            item._id = type(node_id).parse(f"{item.nodeid.rpartition('::')[0]}::{item.name}")
 
 
 @pytest.fixture(scope="session")

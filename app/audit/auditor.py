@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from app.audit.ledger import Audit, Ledger
 from app.audit.record import Record, read_record
 from app.errors import EXPECTED, StockBehind, StockError, StockUnavailable, UnknownItem
+from app.forever import end
 from app.orders import Event
 from app.stock import Level, StockStore
 from app.stock.refusals import behind
@@ -204,9 +205,7 @@ class Auditor:
 
     async def close(self) -> None:
         """Give the office up, if we have it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     async def _observe(self) -> None:
         while True:
@@ -246,17 +245,18 @@ class Auditor:
         except LockLost as error:
             _log.info("this instance is the auditor no more: %s", error)
         finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-            self._ledgers.clear()
-            self._levels.clear()
-            self._said.clear()
-            self._rounds = self._failures = 0
-            self._missing = ()
-            if self._leadership is not None:
-                leadership, self._leadership = self._leadership, None
-                await leadership.resign()
+            try:
+                if watching is not None:
+                    await end(watching)
+            finally:
+                self._ledgers.clear()
+                self._levels.clear()
+                self._said.clear()
+                self._rounds = self._failures = 0
+                self._missing = ()
+                if self._leadership is not None:
+                    leadership, self._leadership = self._leadership, None
+                    await leadership.resign()
 
     # -- are orders missing? -----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.cashier.provider import Became, Provider, Result, Wish
 from app.errors import EXPECTED
-from app.forever import run_forever
+from app.forever import end, run_forever
 from app.orders import Event, EventKind, Incident, Order, Refund, RequestOutcome, RequestRefund
 from app.orders.record import Record
 from app.sale import Shop
@@ -88,8 +88,7 @@ class Cashier:
     async def close(self) -> None:
         """Give the office up. A refund that is on its way is asked for again by the next cashier."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
         await self.provider.close()
 
     @property

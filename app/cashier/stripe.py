@@ -60,7 +60,7 @@ class Stripe:
     def _params(self, payment: dict[str, str], wish: Wish) -> Any:
         params: dict[str, Any] = {**payment, "metadata": {"seckill": wish.key, "order": wish.order.name}}
         if wish.request.amount is not None:
-            params["amount"] = UNITS.own(wish.request.amount, wish.request.currency or "")
+            params["amount"] = UNITS.theirs(wish.request.amount, wish.request.currency)
         return params
 
     async def _made(self, payment: dict[str, str], key: str) -> Any:

@@ -6,16 +6,19 @@ import os
 import re
 import sys
 import time
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
+from typing_extensions import override
 
 from app.audit import Audit
 from app.cli import events, orders, payments, questions, tables, terms
-from app.cli.common import By, Json, Yes, lab, print_json, say, with_sale
+from app.cli.common import HAS_LAB, By, Json, Yes, print_json, say, with_sale
 from app.cli.questions import name_of
 from app.errors import EXPECTED, SeckillError, StockError
 from app.orders import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN
@@ -24,7 +27,28 @@ from app.stock import Level
 from app.wiring import Sale
 from fencelock import LockError, LockTimeout
 
+
+class _Commands(TyperGroup):
+    """The commands; those of the lab are loaded when one of them is asked for, or all."""
+
+    @override
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            self._add_lab()
+        return super().get_command(ctx, cmd_name)
+
+    @override
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._add_lab()
+        return super().list_commands(ctx)
+
+    def _add_lab(self) -> None:
+        if HAS_LAB:  # looked up by name: see the import rules
+            self.commands.update(typer.main.get_group(import_module("lab.cli").app).commands)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="A flash sale that never oversells, undersells or loses an order.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -332,8 +356,6 @@ def _without_lab(command: typer.Context) -> None:
 
 events.add_to(orders.orders, with_sale)
 
-if lab is not None:
-    app.add_typer(lab.app)
-else:
+if not HAS_LAB:
     for _name in _LAB_COMMANDS:
         app.command(_name, hidden=True, context_settings=_ANYTHING)(_without_lab)

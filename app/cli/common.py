@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -15,8 +15,7 @@ from app.settings import PREFIX, Settings, load, unknown_variables
 from app.wiring import Sale, open_sale
 from fencelock import LockUnavailable
 
-# Looked up by name, as the service never needs its lab: the container and the wheel have none.
-lab: Any = import_module("lab.cli") if find_spec("lab") else None
+HAS_LAB: Final = find_spec("lab") is not None  # the container and the wheel have none, as the service never needs it
 
 Result = TypeVar("Result")
 
@@ -59,7 +58,7 @@ def with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
 
 def _settings() -> tuple[Settings, str]:
     """The user's settings, or those of a `seckill up` that runs here; and a hint for when no server answers."""
-    if lab is None:
+    if not HAS_LAB:
         return load(), ""
-    found: tuple[Settings, str] = lab.settings(say)
+    found: tuple[Settings, str] = import_module("lab.demo.state_file").settings(say)
     return found

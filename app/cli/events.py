@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import ConfigurationError, StockError
+from app.operator import deliveries
 from app.orders import DEFAULT_SKU, OrderId
-from app.outbox import State, Wish
-from app.outbox.state import rank
+from app.outbox.state import State, Wish, rank
 from app.sale.find import named
 from app.stock import StockStore
 from app.wiring import Sale
@@ -21,7 +21,6 @@ from app.wiring import Sale
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PAGE = 500
-_SKUS_AT_ONCE = 100
 
 
 def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[Any]]], Any]) -> None:
@@ -55,7 +54,7 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
         since: Annotated[
             str | None, typer.Option(metavar="ENTRY", help="Send all events behind this entry again; 0: all.")
         ] = None,
-        dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters again.")] = False,
+        dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters, and what is parked, again.")] = False,
     ) -> None:
         """Have events sent again. The sender does so within some seconds, or when there is one."""
         if (since is not None) == dead:
@@ -65,17 +64,14 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
             if sku is not None:
                 await sale.orders.named(sku)
             if since is not None:
-                asked = [sku or DEFAULT_SKU]
-                _check_since(since, (await sale.store.level(asked[0])).last_entry or "0")
+                skus = [sku or DEFAULT_SKU]
+                _check_since(since, (await sale.store.level(skus[0])).last_entry or "0")
             else:
-                states = await _states(sale.store)
-                asked = [one for one, state in states.items() if state.dead and sku in (None, one)]
-            for one in asked:
-                await sale.store.ask_sender(one, Wish(since, dead).to_text())
-            return asked
+                skus = [sku] if sku is not None else await sale.store.items()
+            return await deliveries.replay(sale.store, skus, Wish(since, dead))
 
         asked = with_sale(ask)
-        print(f"the sender is asked: {', '.join(asked)}" if asked else "there is no dead letter")  # noqa: T201
+        print(f"the sender is asked: {', '.join(asked)}" if asked else "nothing is parked or dead")  # noqa: T201
 
 
 def _check_since(since: str, last: str) -> None:
@@ -94,16 +90,6 @@ def _moment(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
-async def _states(store: StockStore) -> dict[str, State]:
-    """Read the sender's notes on each item."""
-    found, skus = {}, await store.items()
-    for first in range(0, len(skus), _SKUS_AT_ONCE):
-        for sku, outbox in (await store.outbox(skus[first : first + _SKUS_AT_ONCE])).items():
-            if not isinstance(outbox, StockError) and outbox.text:
-                found[sku] = State.from_text(outbox.text)
-    return found
-
-
 async def undelivered(store: StockStore, sku: str) -> int:
     """The number of an item's events that wait, are parked or dead; 0 if no sender has ever looked at the item."""
     outbox = (await store.outbox([sku]))[sku]
@@ -117,26 +103,11 @@ async def undelivered(store: StockStore, sku: str) -> int:
 
 
 async def _not_delivered(store: StockStore) -> list[dict[str, Any]]:
-    found = []
-    for sku, state in (await _states(store)).items():
-        for parked in state.parked.values():
-            own: dict[str, Any] = {
-                "state": "parked",
-                "order": OrderId(sku, parked.order).name,
-                "entry": parked.places[0].entry,
-            }
-            own |= {"events": len(parked.places), "tries": parked.tries, "since": _moment(parked.since)}
-            found.append(own | {"next": _moment(parked.due), "why": parked.why})
-        for dead in state.dead:
-            own = {
-                "state": "dead",
-                "order": OrderId(sku, dead.order).name,
-                "entry": dead.entry,
-                "events": 1,
-                "tries": None,
-            }
-            found.append(own | {"since": _moment(dead.at), "next": None, "why": dead.why})
-    return found
+    found = await deliveries.undelivered(store, await store.items())
+    return [
+        one._asdict() | {"since": _moment(one.since), "next": None if one.next is None else _moment(one.next)}
+        for one in found
+    ]
 
 
 async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
@@ -148,7 +119,7 @@ async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
     if found_order is None:
         raise ConfigurationError(f"no order {wanted.name}")
     order = found_order.id
-    state = (await _states(store)).get(order.sku, State())
+    state = (await deliveries.states(store, [order.sku])).get(order.sku, State())
     waits = {place.entry: "parked" for one in state.parked.values() for place in one.places}
     waits |= {dead.entry: "dead" for dead in state.dead}
     found = []

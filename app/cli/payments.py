@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from app import moments, money
-from app.cashier import connect
 from app.cli.common import Json, print_json, with_sale
 from app.errors import SeckillError
 from app.payments.reconcile import Difference, Movement, Reconciliation
@@ -102,6 +101,8 @@ async def _of_stripe(settings: Settings, since: float) -> AsyncGenerator[Movemen
     url = settings.refunds.get_secret_value() if settings.refunds else ""
     if not url.startswith("stripe://"):
         raise SeckillError("SECKILL_REFUNDS: --stripe needs stripe://KEY")
+    from app.cashier import connect
+
     provider: Any = connect(url, secret=None, timeout_s=settings.webhook_timeout_ms / 1000)
     try:
         async with aclosing(provider.movements(since)) as lines:

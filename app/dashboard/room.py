@@ -33,7 +33,7 @@ from app.dashboard.picture import (
 )
 from app.dashboard.watch import Watch
 from app.errors import EXPECTED, UnknownItem
-from app.forever import run_forever
+from app.forever import end, run_forever
 from app.operator import Readiness
 from app.orders import DEFAULT_SKU, Hold, Outcome, Purchase
 from app.sale import Shop
@@ -139,9 +139,7 @@ class ControlRoom:
 
     async def close(self) -> None:
         """End all tasks, and take our report down, if that is possible."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         try:
             await self._store.notices({}, drop=[_REPORT + self._instance, _LOOK + self._instance])
         except EXPECTED as error:

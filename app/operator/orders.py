@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from app.errors import ItemNotPossible, UnknownItem
-from app.operator.stock import tell
+from app.operator.stock import tell, under
 from app.orders import Answer, Cancel, Event, Order, Refund, RequestOutcome, RequestRefund
 from app.sale.find import Found, Wanted, find, named, pages
 from app.sale.shop import Shop
@@ -69,12 +69,12 @@ class OrderAdmin:
         """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""
 
         @contextlib.asynccontextmanager
-        async def under() -> AsyncIterator[Fence]:
-            async with self._locks.lock(self._shop.lock_name(sku)).holding(wait_s=wait_s) as grant:
+        async def fenced() -> AsyncIterator[Fence]:
+            async with under(self._locks.lock(self._shop.lock_name(sku)), wait_s) as grant:
                 grant.ensure_held()
                 yield Fence(grant.token, grant.source)
 
-        found = await self._store.erase(sku, buyer, under, by=by)
+        found = await self._store.erase(sku, buyer, fenced, by=by)
         if found:
             await tell(self._store, sku)
         return found

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from typing_extensions import Unpack
@@ -13,7 +13,7 @@ from app.errors import HoursNotPossible, NotInCatalogue, PriceNotPossible, Stock
 from app.orders import LATEST, TermsChange
 from app.sale.shop import Shop
 from app.stock import Change, Fence, Level, Restock, StockStore
-from fencelock import AsyncLocks
+from fencelock import AsyncLock, AsyncLocks, Grant, LockLost
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class StockAdmin:
             await self._refuse_unknown(sku, self.catalogue)
         await self._learn()
         lock = self._locks.lock(self._shop.lock_name(sku))
-        async with lock.holding(wait_s=wait_s) as grant:
+        async with under(lock, wait_s) as grant:
             if change := how.get("terms"):
                 await self._refuse_odd_terms(sku, change)
             grant.ensure_held()
@@ -85,7 +85,7 @@ class StockAdmin:
         """Remove an item of which nothing was sold; likewise under the lock. Raises `HasOrders` if something was."""
         self._store.check(sku)
         await self._learn()
-        async with self._locks.lock(self._shop.lock_name(sku)).holding(wait_s=wait_s) as grant:
+        async with under(self._locks.lock(self._shop.lock_name(sku)), wait_s) as grant:
             grant.ensure_held()
             await self._store.remove(sku, Fence(grant.token, grant.source), by=by)
         self._shop.look_again(sku)
@@ -127,6 +127,21 @@ class StockAdmin:
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
         """The last changes that operators have made to an item, or to all, newest first."""
         return await self._store.log(sku, limit=limit)
+
+
+@contextlib.asynccontextmanager
+async def under(lock: AsyncLock, wait_s: float) -> AsyncIterator[Grant]:
+    """Hold the lock for a command, which the store takes or refuses by its token.
+
+    A loss that comes to light when the lock is given back is no error: a command that is said to have failed is made
+    once more, and units would be added twice.
+    """
+    grant = await lock.acquire(wait_s=wait_s)
+    try:
+        yield grant
+    finally:
+        with contextlib.suppress(LockLost):
+            await lock.release()
 
 
 async def tell(store: StockStore, sku: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from app.errors import BuyerRequired, KeyReused, SeckillError, StockCorrupt
+from app.errors import BuyerRequired, EarlierSale, KeyReused, SeckillError, StockCorrupt
 from app.orders.commands import (
     AnyOutcome,
     Cancel,
@@ -44,7 +44,7 @@ from app.orders.record import (
     changed,
     first_steps,
 )
-from app.orders.refunds import is_foreign, ruling
+from app.orders.refunds import is_foreign, needs_layout_2, ruling
 from app.orders.snapshot import Settled, Snapshot
 from app.orders.terms import Terms
 
@@ -364,21 +364,28 @@ class _Now:
             sold = order.state is OrderState.SOLD
             return Decision(outcome.CONFIRMED if sold else outcome(order.state), record=order)
         if wish.units is not None and wish.units != order.quantity:
-            if not 0 < wish.units < order.quantity:
-                return Decision(outcome.TOO_MUCH, record=order)
-            facts |= {"state": order.state, "about": "units", "units": wish.units}
-            self.left += wish.units
-            units = Units(stock=wish.units, held=-wish.units)
-            done: dict[str, Any] = {"quantity": order.quantity - wish.units}
-            if wish.message is not None:
-                done["notices"] = (*order.notices, wish.message)
-            order = self._write(order, EventKind.CANCELLED, units, bought=-wish.units, facts=facts, **done)
-            return Decision(outcome.PARTLY_CANCELLED, record=order)
+            return self._cancel_some(order, wish.units, wish.message, facts)
         return Decision(
             outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, OrderState.CANCELLED, facts)
         )
 
+    def _cancel_some(self, order: Record, count: int, message: str | None, facts: Mapping[str, Any]) -> Decision:
+        if order.steps is not None:
+            return Decision(error=EarlierSale("some of the units need a sale that this release began"))
+        if not 0 < count < order.quantity:
+            return Decision(CancelOutcome.TOO_MUCH, record=order)
+        own = {**facts, "state": order.state, "about": "units", "units": count}
+        self.left += count
+        done: dict[str, Any] = {"quantity": order.quantity - count}
+        if message is not None:
+            done["notices"] = (*order.notices, message)
+        units = Units(stock=count, held=-count)
+        order = self._write(order, EventKind.CANCELLED, units, bought=-count, facts=own, **done)
+        return Decision(CancelOutcome.PARTLY_CANCELLED, record=order)
+
     def _refund(self, order: Record, command: Refund | RequestRefund | Incident) -> Decision:
+        if order.steps is not None and needs_layout_2(command):
+            return Decision(error=EarlierSale("parts, disputes and the cashier need a sale that this release began"))
         found = ruling(order, command)
         if found.kind is not None:
             self.left += found.units.stock

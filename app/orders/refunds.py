@@ -26,6 +26,11 @@ def is_foreign(order: Record, currency: str | None) -> bool:
     return None not in (currency, order.currency) and currency != order.currency
 
 
+def needs_layout_2(command: Refund | RequestRefund | Incident) -> bool:
+    """Return whether a command leaves something that the release before layout 2 can't read."""
+    return not isinstance(command, Refund) or command.later or command.units is not None
+
+
 def ruling(order: Record, command: Refund | RequestRefund | Incident) -> Ruling:
     """Return what becomes of an order."""
     match command:

@@ -13,11 +13,6 @@
 Nothing of this lives in one process: the cursor, what is parked and what is dead are the item's notes in the store
 (`state`), written each second under the fence of the sender's lock, and a sender that takes over begins there. So an
 event may come twice, and none is lost. While the receiver is away the `gate` is closed: cursors stand, and one event at
-a time tries it. `feed` is an item's journal as far as it was read, `reader` follows all of them, `sender` delivers.
+a time tries it. `feed` is an item's journal as far as it was read, `reader` follows all of them, `sender` delivers
+each `message`, at the `pace` that buyers leave. A shop may `pull` the same messages instead.
 """
-
-from app.outbox.sender import Sender
-from app.outbox.state import Dead, Parked, State, Wish
-from app.outbox.webhook import Webhook
-
-__all__ = ["Dead", "Parked", "Sender", "State", "Webhook", "Wish"]

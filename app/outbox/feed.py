@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from app.orders import Event
-from app.outbox.state import Parked, Place, State
+from app.outbox.state import Parked, Place, State, rank
 from app.stock import Outbox
 
 _log = logging.getLogger(__name__)
@@ -75,8 +75,11 @@ class Feed:
         self.read_to = event.entry
         self.window.append(slot)
         chain, parked = self.chains.get(order), self.state.parked.get(order)
-        if parked is not None:  # it waits behind the one that is refused
-            parked.places.append(place)
+        if parked is not None or any(dead.entry == event.entry for dead in self.state.dead):
+            # It waits behind the one that is refused, unless it was read before by an earlier sender.
+            known = parked.places[-1].entry if parked is not None and parked.places else ""
+            if parked is not None and rank(event.entry) > rank(known):
+                parked.places.append(place)
             slot.done = True
             self.advance()
         elif chain is not None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from app.outbox.webhook import Result
@@ -14,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 _AWAY_AFTER: Final = 5  # orders in a row of which none gets through
 _LONGEST_S: Final = 4 * 3600.0
+_RETRY_AFTER_MAX_S: Final = 600.0  # a receiver may say milliseconds by mistake, and means a day
 _SAY_GONE_EVERY_S: Final = 600.0
 
 
@@ -79,8 +81,8 @@ class Gate:
         _log.info("the receiver of events is back: %s", self._where)
         return failing_since
 
-    def was_refused(self, order: tuple[str, str] | None, result: Result, probe: bool) -> None:
-        """Note that the receiver has refused an event; it may be away. `order`: if this was its first refusal."""
+    def was_refused(self, orders: Iterable[tuple[str, str]], result: Result, probe: bool) -> None:
+        """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew."""
         now = time.time()
         self._observer.delivered("refused" if result.status else "unanswered")
         if self._failing_since is None:
@@ -88,8 +90,7 @@ class Gate:
         if result.status == 410 and now > self._said_gone + _SAY_GONE_EVERY_S:
             self._said_gone = now
             _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", self._where)
-        if order is not None:
-            self._failed_orders.add(order)
+        self._failed_orders.update(orders)
         if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
             if self._closed_until is None:
                 _log.warning("the receiver of events is away, and they wait: %s %s", self._where, result.why)
@@ -99,5 +100,6 @@ class Gate:
     def wait_s(self, tries: int, result: Result) -> float:
         """How long to wait after so many failures."""
         longest_s = min(_LONGEST_S, self._retry_s * 2.0 ** min(tries - 1, 30))
+        asked_s = min(_RETRY_AFTER_MAX_S, result.retry_after_s)
         # Jitter, downwards: several receivers behind one server are not to be tried at once.
-        return min(_LONGEST_S, max(longest_s * random.uniform(0.7, 1.0), result.retry_after_s))  # noqa: S311
+        return max(longest_s * random.uniform(0.7, 1.0), asked_s)  # noqa: S311

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,13 +12,14 @@ from typing import Final
 from app.errors import EXPECTED, FenceRefused, ForeignFence, StockChanged, StockCorrupt, StockError
 from app.outbox.feed import Chain, Feed, Pending
 from app.outbox.gate import Gate
+from app.outbox.pace import Pace
 from app.outbox.state import Parked, Wish, rank
 from app.stock import Fence, Level, Outbox, StockStore
 from fencelock import LockLost
 
 _log = logging.getLogger(__name__)
 
-_WINDOW: Final = 1000  # events that are read and not yet delivered
+_WINDOW: Final = 2000  # events that are read and not yet delivered
 _PARKED_MAX: Final = 1000  # orders; then the cursors stand
 _PAGE: Final = 200
 _TOP_UP_S: Final = 0.05
@@ -33,10 +35,11 @@ _ALL_REST_MAX_S: Final = 5.0  # between looks at all items: new ones, and an ope
 class Reader:
     """Reads the journals under the sender's grant. New events and those whose time has come are put into `ready`."""
 
-    def __init__(self, store: StockStore, fence: Fence, gate: Gate, busy: Callable[[], bool]) -> None:
+    def __init__(self, store: StockStore, fence: Fence, gate: Gate, pace: Pace, busy: Callable[[], bool]) -> None:
         self._store = store
         self._fence = fence
         self._gate = gate
+        self._pace = pace
         self._busy = busy
         self.feeds: dict[str, Feed] = {}
         self.ready: asyncio.Queue[Chain] = asyncio.Queue()
@@ -69,10 +72,9 @@ class Reader:
             for feed in behind:
                 if not self._has_room:
                     break
-                began = time.monotonic()
                 with _apart(feed.sku, odd):
                     await self._read_page(feed)
-                await self._rest(began)
+                await self._pace.rest()
             if not self._has_room:
                 await asyncio.sleep(_TOP_UP_S if self._gate.is_open else _ALL_EVERY_S)
                 if time.monotonic() > self._looked_at_all:
@@ -155,26 +157,33 @@ class Reader:
         # Entries that were read are forgotten, and read anew.
         state = feed.state
         try:
-            wish = Wish.from_text(outbox.wish)
-            if wish.since is not None:
-                places = (state.cursor, state.count), await self._find(feed.sku, wish.since)
+            wish, now = Wish.from_text(outbox.wish), time.time()
+            if wish.since is not None or wish.at is not None:
+                places = (state.cursor, state.count), await self._find(feed.sku, wish)
                 cursor, state.count = min(places, key=lambda place: rank(place[0]))  # never past what was not sent
                 state.go_back(cursor)
             if wish.dead:
-                state.revive(time.time())
+                state.revive(now)
+            state.try_now(now)
             _log.info("events of %s are sent again, as an operator asks: %s", feed.sku, outbox.wish)
         except (ValueError, TypeError, StockCorrupt) as error:
             _log.warning("what an operator asks for events of %s is not done: %s: %s", feed.sku, outbox.wish, error)
         self._gate.try_now()
+        outbox = replace(outbox, number=max(outbox.number, feed.outbox.number))  # a note of ours may be on its way
         fresh = self.feeds[feed.sku] = Feed(feed.sku, outbox, state, state.cursor, feed.last, dirty=True)
         await self._save_one(fresh)
 
-    async def _find(self, sku: str, entry: str) -> tuple[str, int]:
-        """Find the last entry that is there up to `entry` ("": none), and count those up to it."""
-        rank(entry)  # raises
-        found, count = "", 0
-        while page := await self._store.journal(sku, after=found or None, until=entry, limit=_PAGE):
-            found, count = page[-1].entry, count + len(page)
+    async def _find(self, sku: str, wish: Wish) -> tuple[str, int]:
+        """Find the last entry that is there behind which a wish begins ("": none), and count those up to it."""
+        if wish.since is not None:
+            rank(wish.since)  # raises
+        found, count, before = "", 0, math.inf if wish.at is None else wish.at
+        while page := await self._store.journal(sku, after=found or None, until=wish.since, limit=_PAGE):
+            for event in page:
+                if event.at >= before:
+                    return found, count
+                found, count = event.entry, count + 1
+            await self._pace.rest()
         return found, count
 
     async def retry(self) -> None:
@@ -230,9 +239,9 @@ class Reader:
 
     async def _save_one(self, feed: Feed) -> None:
         feed.dirty = False
-        text = feed.state.to_text()
+        feed.outbox = replace(feed.outbox, text=feed.state.to_text(), number=feed.outbox.number + 1)
         try:
-            await self._store.save_outbox(feed.sku, self._fence, replace(feed.outbox, text=text))
+            await self._store.save_outbox(feed.sku, self._fence, feed.outbox)
             feed.outbox, feed.claimed = replace(feed.outbox, wish=""), True
         except ForeignFence:
             if self.feeds.get(feed.sku) is feed:  # read anew when an operator has unfenced it

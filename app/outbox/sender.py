@@ -7,19 +7,22 @@ event is tried now and then.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
 from app.errors import EXPECTED, FenceRefused, StockCorrupt
-from app.forever import run_forever
-from app.orders import Event, EventKind, OrderId
+from app.forever import end, run_forever
+from app.orders import OrderId
 from app.outbox.feed import Chain
 from app.outbox.gate import Gate
+from app.outbox.message import Message
+from app.outbox.pace import Pace
 from app.outbox.reader import Reader
+from app.outbox.references import References
 from app.outbox.state import Parked
 from app.outbox.webhook import Result, Webhook
 from app.stock import Fence, StockStore
@@ -28,14 +31,15 @@ from fencelock import AsyncLocks
 
 _log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 20  # events that are on their way
+AT_ONCE: Final = 20  # requests that are on their way
 _LOOK_EVERY_S: Final = 0.2
 _RETRY_EVERY_S: Final = 0.2
-_BUSY_PAUSE_S: Final = 0.4  # of each lane after an event while buyers wait: all lanes take 5 % of an instance
+_SLICE: Final = 50  # events that are written in one turn of the loop
 _AGAIN_S: Final = 1.0
-_REFS_MAX: Final = 10_000
 _WARN_AFTER_S: Final = 60.0
 _NAMED_MAX: Final = 20
+
+Load = list[tuple[Chain, int]]  # the first events of some orders, so many of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,11 @@ class Sender:
 
     async def close(self) -> None:
         """Note how far we have come, and give the office up."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self.webhook.close()
+        try:
+            if self._task is not None:
+                await end(self._task)
+        finally:
+            await self.webhook.close()
 
     @property
     def view(self) -> OutboxView:
@@ -147,11 +152,11 @@ class _Office:
 
     def __init__(self, sender: Sender, fence: Fence, lost: Callable[[], bool]) -> None:
         self._sender = sender
-        self._store = sender.store
         self._lost = lost
         self.gate = Gate(sender.webhook.where, sender.retry_s, sender.observer)
-        self.reader = Reader(sender.store, fence, self.gate, sender.busy)
-        self._refs: OrderedDict[OrderId, str | None] = OrderedDict()
+        self.pace = Pace(sender.busy)
+        self.reader = Reader(sender.store, fence, self.gate, self.pace, sender.busy)
+        self._references = References(sender.store)
 
     @property
     def view(self) -> OutboxView:
@@ -173,36 +178,54 @@ class _Office:
         """Send, until the lock is lost. Raises `FenceRefused` if a later sender has been here."""
         loop = asyncio.get_running_loop()
         forever: dict[str, Any] = {"log": _log, "what": "sending events"}
-        tasks = [loop.create_task(self._lane(), name="sender's lane") for _ in range(AT_ONCE)]
-        tasks += [
-            loop.create_task(self.reader.save_forever(), name="sender saves"),
-            loop.create_task(run_forever(self.reader.read, every_s=_LOOK_EVERY_S, **forever), name="sender reads"),
-            loop.create_task(run_forever(self.reader.retry, every_s=_RETRY_EVERY_S, **forever), name="sender retries"),
+        work: list[tuple[str, Coroutine[Any, Any, Any]]] = [("sender's lane", self._lane()) for _ in range(AT_ONCE)]
+        work += [
+            ("sender saves", self.reader.save_forever()),
+            ("sender reads", run_forever(self.reader.read, every_s=_LOOK_EVERY_S, **forever)),
+            ("sender retries", run_forever(self.reader.retry, every_s=_RETRY_EVERY_S, **forever)),
         ]
+        tasks = [loop.create_task(self.pace.counted(one), name=name) for name, one in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if not self._lost():
-                with contextlib.suppress(*EXPECTED):
-                    await self.reader.save()
+            try:
+                await end(*tasks)
+            finally:
+                if not self._lost():
+                    with contextlib.suppress(*EXPECTED):
+                        await self.reader.save()
 
     async def _lane(self) -> None:
         while not self._lost():
-            chain = await self.reader.ready.get()
+            load = self._load(await self.reader.ready.get())
+            chains = [chain for chain, _ in load]
             try:
-                await self._send(chain)
+                await self._send(load)
+                for chain in chains:
+                    self._go_on(chain)
             except EXPECTED as error:  # the store, which was asked for a reference
                 _log.debug("sending events: %s", error)
-                self._again_later(chain)
+                for chain in filter(self._is_current, chains):
+                    self._again_later(chain)
             except Exception as error:
                 _log.exception("unexpected error in sending events")
-                if self._is_current(chain):  # not at once again: it may be so each time
+                for chain in filter(self._is_current, chains):  # not at once again: it may be so each time
                     self._put_off(chain, Result(0, f"unexpected {type(error).__name__}; the log has it"), probe=False)
+
+    def _load(self, first: Chain) -> Load:
+        """As many events as go into one request. An order that was refused before goes alone."""
+        load, room, chain = list[tuple[Chain, int]](), self._sender.webhook.batch, first
+        while True:
+            load.append((chain, min(room, len(chain.waiting))))
+            room -= load[-1][1]
+            if room <= 0 or first.parked is not None or self.reader.ready.empty():
+                return load
+            chain = self.reader.ready.get_nowait()
+            if chain.parked is not None:
+                self.reader.ready.put_nowait(chain)
+                return load
 
     def _is_current(self, chain: Chain) -> bool:
         """Return whether the events of its order are this chain's to send, and no later one's."""
@@ -212,41 +235,68 @@ class _Office:
     def _again_later(self, chain: Chain) -> None:
         asyncio.get_running_loop().call_later(_AGAIN_S, self.reader.ready.put_nowait, chain)
 
-    async def _send(self, chain: Chain) -> None:
-        feed, parked = chain.feed, chain.parked
-        while chain.waiting:
-            probe = await self.gate.admitted()
-            try:
-                if self._lost() or not self._is_current(chain):
-                    return
-                pending = chain.waiting[0]
-                result, asked = await self._try(pending.event)
-            finally:
-                if probe:
-                    self.gate.tried()
-            if not self._is_current(chain):
-                return  # a new sale has begun, or an operator wants this again
-            if result.why:
-                if asked:
-                    self.gate.was_refused((feed.sku, chain.order) if parked is None else None, result, probe)
-                self._put_off(chain, result, probe)
-                return
-            self._sender.observer.delivered("delivered")
-            self._got_through()
-            chain.waiting.popleft()
-            if pending.slot is not None:
-                pending.slot.done = True
-            elif parked is not None:
-                parked.places.remove(pending.place)
-            feed.advance()
-            if self._sender.busy():
-                await asyncio.sleep(_BUSY_PAUSE_S)
-        self._close(chain)
+    async def _send(self, load: Load) -> None:
+        """Deliver in one request, or if that is refused in halves: so only the order of an odd event is parked."""
+        todo = [load]
+        while todo:
+            if some := self._current(todo.pop()):
+                todo += await self._attempt(some)
+                await self.pace.rest()
+
+    async def _attempt(self, load: Load) -> list[Load]:
+        """Try a load once; return what is still to be sent of it, the last part first."""
+        later: list[Load] = []
+        probe = await self.gate.admitted()
+        try:
+            load = self._current(load)
+            if self._lost() or not load:
+                return []
+            if probe:
+                load, rest = _cut(load, 1)
+                later = [rest]
+            result, asked = await self._try(load)
+        finally:
+            if probe:
+                self.gate.tried()
+        load = self._current(load)  # without those of a new sale, and those that an operator wants again
+        if not result.why:
+            self._taken(load)
+        elif load:
+            size = sum(count for _, count in load)
+            if asked:  # no answer to several tells of all their orders: the receiver is away
+                self.gate.was_refused([] if result.status and size > 1 else _anew(load), result, probe)
+            if size > 1:
+                return [*reversed(_cut(load, size // 2))]
+            self._put_off(load[0][0], result, probe)
+        return later
+
+    def _current(self, load: Load) -> Load:
+        return [(chain, count) for chain, count in load if count and self._is_current(chain)]
+
+    def _taken(self, load: Load) -> None:
+        """Note that the first events of these orders were delivered."""
+        for chain, count in load:
+            for _ in range(count):
+                pending = chain.waiting.popleft()
+                if pending.slot is not None:
+                    pending.slot.done = True
+                elif chain.parked is not None:
+                    chain.parked.places.remove(pending.place)
+                self._sender.observer.delivered("delivered")
+            chain.feed.advance()
+        self._got_through()
+
+    def _go_on(self, chain: Chain) -> None:
+        """Have what still waits of a chain sent, or note that nothing does."""
+        if not self._is_current(chain):
+            return
+        if chain.waiting:
+            self.reader.ready.put_nowait(chain)
+        else:
+            self._close(chain)
 
     def _close(self, chain: Chain) -> None:
         """Note that nothing of a chain waits any more."""
-        if not self._is_current(chain):
-            return
         feed, parked = chain.feed, chain.parked
         del feed.chains[chain.order]
         if parked is not None:
@@ -254,33 +304,25 @@ class _Office:
             if not parked.places:
                 del feed.state.parked[chain.order]
 
-    async def _try(self, event: Event) -> tuple[Result, bool]:
-        """Try an event once; whether the receiver was asked is returned, too."""
+    async def _try(self, load: Load) -> tuple[Result, bool]:
+        """Try some events once, in one request; whether the receiver was asked is returned, too."""
+        asked = False
         try:
-            return await self._sender.webhook.post(event, await self._ref(event)), True
+            messages = []
+            for chain, count in load:
+                for pending in itertools.islice(chain.waiting, count):
+                    messages.append(Message.of(pending.event, await self._references.of(pending.event)))
+                    if len(messages) % _SLICE == 0:
+                        await asyncio.sleep(0)  # buyers have their turn
+            asked = True
+            return await self._sender.webhook.post(messages), asked
         except StockCorrupt as error:
             return Result(0, str(error)), False
         except EXPECTED:
             raise
         except Exception as error:
             _log.exception("unexpected error in sending events")
-            return Result(0, f"unexpected {type(error).__name__}; the log has it"), True
-
-    async def _ref(self, event: Event) -> str | None:
-        """The shop's own number of an order, which its first event has."""
-        if event.kind is EventKind.SOLD:
-            return None
-        if event.kind is EventKind.HELD:
-            found = event.facts.get("ref")
-        elif event.order in self._refs:
-            return self._refs[event.order]
-        else:
-            order = await self._store.order(event.sku, event.order.number)
-            found = order.record.ref if order is not None else None
-        self._refs[event.order] = found
-        if len(self._refs) > _REFS_MAX:
-            self._refs.popitem(last=False)
-        return found
+            return Result(0, f"unexpected {type(error).__name__}; the log has it"), asked
 
     def _got_through(self) -> None:
         away_since = self.gate.got_through()
@@ -321,3 +363,19 @@ class _Office:
                 )
         del feed.chains[chain.order]
         feed.advance()
+
+
+def _cut(load: Load, size: int) -> tuple[Load, Load]:
+    """Cut a load after so many events; an order's may be in both parts."""
+    first, rest = list[tuple[Chain, int]](), list[tuple[Chain, int]]()
+    for chain, count in load:
+        here = min(count, size)
+        size -= here
+        first.append((chain, here))
+        rest.append((chain, count - here))
+    return first, rest
+
+
+def _anew(load: Load) -> list[tuple[str, str]]:
+    """The orders of a load that are not known to be refused."""
+    return [(chain.feed.sku, chain.order) for chain, _ in load if chain.parked is None]

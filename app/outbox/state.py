@@ -5,6 +5,9 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
+from app.errors import StockError
+from app.stock import StockStore
+
 # In canonical form, and within what a store can compare.
 _ENTRY: Final = re.compile(r"(0|[1-9][0-9]{0,18})(-(0|[1-9][0-9]{0,18}))?")
 _DEAD_MAX: Final = 1000  # of an item; those before them can be sent again by `replay --since`
@@ -81,6 +84,11 @@ class State:
             parked.tries, parked.since, parked.due, parked.again = 0, now, now, False
         self.dead = []
 
+    def try_now(self, now: float) -> None:
+        """Try all parked orders now, however long they were to wait."""
+        for parked in self.parked.values():
+            parked.due = now
+
     def go_back(self, entry: str) -> None:
         """Begin again behind an entry; what is parked or dead there will be read anew."""
         here = rank(entry)
@@ -115,14 +123,35 @@ def rank(entry: str) -> tuple[int, ...]:
 
 
 class Wish(NamedTuple):
-    """An operator's wish: that the sender begins again behind the entry `since`, or tries the dead letters."""
+    """An operator's wish: that the sender begins again behind the entry `since`, or tries the dead letters.
+
+    `at`: that it begins with the first event of this moment or later, in seconds since 1970. With any wish the parked
+    orders are tried at once.
+    """
 
     since: str | None = None
     dead: bool = False
+    at: float | None = None
+
+    async def ask(self, store: StockStore, sku: str) -> None:
+        """Ask the sender for this, and for what it was asked before and has not yet seen."""
+        while not isinstance(found := (await store.outbox([sku]))[sku], StockError):
+            if await store.ask_sender(sku, self._with(found.wish).to_text(), instead_of=found.wish):
+                return
+        raise found
+
+    def _with(self, text: str) -> "Wish":
+        try:
+            other = Wish.from_text(text) if text else Wish()
+            since = min((one for one in (self.since, other.since) if one is not None), key=rank, default=None)
+            at = min((one for one in (self.at, other.at) if one is not None), default=None)
+            return Wish(since, self.dead or other.dead, at)
+        except (ValueError, TypeError):  # one that can't be granted
+            return self
 
     def to_text(self) -> str:
         """The wish as the store keeps it."""
-        return json.dumps(self._asdict())
+        return json.dumps({name: value for name, value in self._asdict().items() if value is not None})
 
     @classmethod
     def from_text(cls, text: str) -> "Wish":

@@ -1,27 +1,23 @@
 """A webhook: signed as Standard Webhooks has it, and sent over HTTP."""
 
-import asyncio
 import base64
-import json
-import logging
 import ssl
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
-import httpx
+import aiohttp
 import standardwebhooks
+from yarl import URL
 
 from app.errors import ConfigurationError
-from app.orders import Event, OrderId
-from app.orders.view import of_event
+from app.outbox.message import Message
 
 _ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
 _SECRET_BYTES: Final = 24
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
-
-# It logs each address, with what secrets may be in its path.
-logging.getLogger("httpx").setLevel(logging.WARNING)
+_KEEPALIVE_S: Final = 4.0  # shorter than servers keep an idle connection: it is not to end as we use it
 
 
 class Result(NamedTuple):
@@ -35,65 +31,70 @@ class Result(NamedTuple):
 class Webhook:
     """The shop's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL or a secret that is none.
 
+    `at_once`: requests; `batch`: events of a request at most; with more than 1 all of them come as batches.
     `where`: its address for logs and people, without anything that may be secret.
     """
 
-    def __init__(self, url: str, secret: str, *, timeout_s: float, at_once: int) -> None:
+    def __init__(self, url: str, secret: str, *, timeout_s: float, at_once: int, batch: int = 1) -> None:
         try:
-            self._url = httpx.URL(url)
+            self._url = URL(url)
             if self._url.scheme not in ("http", "https") or not self._url.host:
                 raise ValueError
-        except (httpx.InvalidURL, ValueError):
+        except ValueError:
             raise ConfigurationError("SECKILL_WEBHOOK_URL: not a URL such as https://shop.example/events") from None
         self._signer = signer(secret, "SECKILL_WEBHOOK_SECRET")
-        self.where = f"{self._url.scheme}://{self._url.netloc.decode()}"
+        self.where = str(self._url.origin())
+        self.batch = batch
         self._timeout_s = timeout_s
-        self._client: httpx.AsyncClient | None = None
+        self._session: aiohttp.ClientSession | None = None
         self._at_once = at_once
 
-    async def post(self, event: Event, ref: str | None) -> Result:
-        """Send an event once."""
-        if self._client is None:
-            # Redirects are not followed: a signed order goes where the operator says, and nowhere else.
-            self._client = httpx.AsyncClient(
-                timeout=self._timeout_s,
-                limits=httpx.Limits(max_connections=self._at_once, max_keepalive_connections=self._at_once),
-                trust_env=self._url.host not in _LOOPBACK,
-            )
-        body = json.dumps(of_event(event, ref), separators=(",", ":"), ensure_ascii=False)
-        name, now = OrderId(event.sku, event.entry).name, datetime.now(UTC)
+    async def post(self, messages: Sequence[Message]) -> Result:
+        """Send some messages in one request, once."""
+        message = Message.batch(messages) if self.batch > 1 else messages[0]
+        body, now = message.body.decode(), datetime.now(UTC)
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "seckill",
-            "webhook-id": name,
+            "webhook-id": message.id,
             "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": self._signer.sign(name, now, body),
+            "webhook-signature": self._signer.sign(message.id, now, body),
         }
-        if "traceparent" in event.facts:  # of the request by which the order began
-            headers["traceparent"] = event.facts["traceparent"]
+        if message.traceparent:
+            headers["traceparent"] = message.traceparent
         try:
-            async with (
-                asyncio.timeout(self._timeout_s),
-                self._client.stream("POST", self._url, content=body.encode(), headers=headers) as answer,
-            ):
+            # Redirects are not followed: a signed order goes where the operator says, and nowhere else.
+            sending = self._connected().post(self._url, data=message.body, headers=headers, allow_redirects=False)
+            async with sending as answer:
                 size = 0
-                async for part in answer.aiter_raw():
+                async for part in answer.content.iter_any():
                     size += len(part)
                     if size > _ANSWER_MAX:
                         break
         except TimeoutError:
             return Result(0, f"no answer within {self._timeout_s:g} s")
-        except (httpx.HTTPError, ssl.SSLError, OSError) as error:
+        except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
             return Result(0, f"{type(error).__name__}: no connection, or none that lasts")
-        if answer.is_success:
-            return Result(answer.status_code)
-        why = f"answered {answer.status_code} {answer.reason_phrase}"
-        return Result(answer.status_code, why, _retry_after(answer.headers.get("Retry-After", "")))
+        if 200 <= answer.status < 300:
+            return Result(answer.status)
+        why = f"answered {answer.status} {answer.reason or ''}".rstrip()
+        return Result(answer.status, why, _retry_after(answer.headers.get("Retry-After", "")))
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._at_once, keepalive_timeout=_KEEPALIVE_S),
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=self._url.host not in _LOOPBACK,
+            )
+        return self._session
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
 
 
 def signer(secret: str, name: str) -> standardwebhooks.Webhook:

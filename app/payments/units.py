@@ -28,12 +28,11 @@ class Units:
             raise ValueError(f"amount: {amount} is no whole number of {currency}'s minor unit")
         return whole
 
-    def own(self, amount: int, currency: str) -> int:
-        """The provider's amount, of one in the minor unit of ISO 4217. Raises `ValueError` if it has a fraction."""
-        whole, rest = divmod(amount * int(10 ** self._decimals(currency)), int(10 ** money.decimals(currency)))
-        if rest:
-            raise ValueError(f"{self.provider} has no {money.written(amount, currency)}")
-        return whole
+    def theirs(self, amount: int, currency: str | None) -> int:
+        """An amount in the minor unit of ISO 4217 in this one; what was charged has no fraction there."""
+        if currency is None:
+            return amount
+        return amount * int(10 ** self._decimals(currency)) // int(10 ** money.decimals(currency))
 
     def why_not(self, price: int, currency: str) -> str | None:
         """Why such a price, in the minor unit of ISO 4217, can't be charged; None if it can."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.errors import EXPECTED
-from app.forever import run_forever
+from app.forever import end, run_forever
 from app.sale.shop import Shop
 from app.stock import Level, StockStore
 
@@ -46,10 +46,7 @@ class Expiry:
 
     async def close(self) -> None:
         """Look no more."""
-        tasks = [self._task, *self._giving_back.values()] if self._task is not None else []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*([self._task, *self._giving_back.values()] if self._task is not None else []))
 
     async def _look(self) -> None:
         if not self._in_office():

@@ -15,6 +15,7 @@ from fencelock.backoff import Backoff
 
 _ITEMS_KEPT: Final = 10_000  # items that nobody waits for, but whose state may be known
 _SHOWN_MAX: Final = 1000
+_NEXT_MAX: Final = 5
 _SWEEP_S: Final = 0.01
 _TURNS_FIRST: Final = 4  # of the loop, before buyers are answered: meanwhile the release of the lock is sent
 _ERROR_COUNTS_S: Final = 5.0
@@ -179,6 +180,12 @@ class Queue:
     def has_work(self) -> bool:
         """True if somebody waits for their turn."""
         return any(entry.state is EntryState.WAITING and entry.item.parked is None for entry in self._entries)
+
+    @property
+    def next_skus(self) -> list[str]:
+        """The items of those who are next, five at most."""
+        waiting = (e.item for e in self._entries if e.state is EntryState.WAITING and e.item.parked is None)
+        return list(dict.fromkeys(item.sku for item in waiting))[:_NEXT_MAX]
 
     def take(self, most: int) -> list[Entry]:
         """Take the next buyers to serve."""

@@ -18,6 +18,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
+from app.forever import end
 from app.orders import Outcome
 from app.orders.decision import outside
 from app.sale.batch import Part, ask, by_item, decide_part
@@ -105,7 +106,8 @@ class Worker:
         try:
             if self._store_is_away:
                 # An instance that can't reach the store must not block others: no lock until it answers.
-                await self._store.ping()
+                in_doubt = [part.item.sku for part in self._in_doubt.next_parts()]
+                await self._store.ping(in_doubt or self.queue.next_skus)
                 self._store_is_away = False
             await self._serve_under_one_grant()
             backoff.reset()
@@ -141,11 +143,10 @@ class Worker:
                     await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # parked items will be back
         finally:  # also for a caller that is cancelled meanwhile
             self._tasks_max = 0  # an item that is no longer parked starts nothing any more
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.queue.close()
+            try:
+                await end(*self._tasks)
+            finally:
+                self.queue.close()
 
     # -- what it does ------------------------------------------------------------------------------------------------
 

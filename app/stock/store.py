@@ -121,12 +121,13 @@ class Outbox:
     """How far the events of an item have left: see `app.outbox`.
 
     `sale`: names the item's sale; `text`: what the sender has noted, "" if nothing; `wish`: what an operator asks the
-    sender for, "" if nothing.
+    sender for, "" if nothing; `number`: of the note, which grows.
     """
 
     sale: str
     text: str = ""
     wish: str = ""
+    number: int = 0
 
 
 class Restock(TypedDict, total=False):
@@ -364,12 +365,13 @@ class StockStore(ABC):
     async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
         """Note how far the events have left, and forget the wish that is granted.
 
+        A note that comes late, behind one of the same grant with a higher number, changes nothing.
         Raises `FenceRefused` if a later sender has been here, and `StockChanged` if another sale has begun.
         """
 
     @abstractmethod
-    async def ask_sender(self, sku: str, wish: str) -> None:
-        """Ask the sender, whichever instance that is, for something."""
+    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
+        """Ask the sender, whichever instance that is, for something; False if another wish than `instead_of` waits."""
 
     @abstractmethod
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
@@ -379,8 +381,11 @@ class StockStore(ABC):
         """
 
     @abstractmethod
-    async def ping(self, *, timeout_s: float | None = None) -> None:
-        """Raise `StockUnavailable` unless the store answers and can be written to."""
+    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
+        """Raise `StockUnavailable` unless the store answers and can be written to.
+
+        Where items lie on several servers, that of one of these items will do.
+        """
 
     async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:  # noqa: B027 - some have nothing to ask
         """Raise `StockUnavailable` if the store is so configured that it may lose acknowledged writes."""

@@ -21,6 +21,7 @@ CSRF_HEADER: Final = "X-Seckill-Csrf"
 _LASTS_S: Final = 12 * 3600
 
 _bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
+_shop_bearer = HTTPBearer(auto_error=False, scheme_name="ShopBearer", description="SECKILL_SHOP_TOKEN")
 
 
 class Session(NamedTuple):
@@ -149,5 +150,13 @@ def has_rights(request: Request) -> bool:
     return by_token or auth.session(request) is not None
 
 
+async def shop(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_shop_bearer)]) -> None:
+    """Let only the shop's back end pass, or an operator with a token."""
+    auth: AdminAuth = request.state.seckill.auth
+    if not auth.is_shop(request.headers.get("authorization", "")):
+        auth.refuse_stranger()
+
+
+SHOP: Final = Depends(shop)
 OPERATOR: Final = Depends(operator)
 Operator = Annotated[str, OPERATOR]

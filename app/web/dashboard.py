@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse
 
 from app.audit import AuditVerdict
-from app.dashboard import ControlRoom
 from app.dashboard.picture import History, InstanceState, PastGrant, Picture, Sample
+from app.dashboard.room import ControlRoom
 from app.errors import StockError, UnknownItem
 from app.orders import DEFAULT_SKU
 from app.stock import Level

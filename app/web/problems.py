@@ -28,6 +28,7 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.ItemNotPossible: (400, "Not an item that this store can hold"),
     errors.BuyerRequired: (400, "Buyer required"),
     errors.HoldsNotPossible: (409, "Units can't be held"),
+    errors.EarlierSale: (409, "Not in a sale that an earlier release began"),
     errors.KeyReused: (422, "Idempotency key belongs to another request"),
     errors.ForeignOrigin: (403, "Not from this site"),
     errors.Prefetched: (403, "Not asked for by a buyer"),

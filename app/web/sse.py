@@ -1,6 +1,7 @@
 """Server-sent events: each feed looks twice a second for all its listeners, and only while it has any."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
@@ -21,6 +22,7 @@ _SEND_S: Final = 10.0  # a listener that reads nothing for longer is disconnecte
 _LAST_S: Final = 1.0
 
 Look = Callable[[], Awaitable[str | None]]
+LookOn = Callable[[], Awaitable[tuple[str, str] | None]]
 
 
 class Feeds:
@@ -31,6 +33,7 @@ class Feeds:
         self._feeds: dict[str, _Feed] = {}
         self._tellings: set[_Telling] = set()
         self._closed = False
+        self._end = asyncio.Event()
         self.number = 0  # of the latest news of all feeds
 
     def _next_number(self) -> int:
@@ -60,13 +63,34 @@ class Feeds:
                 del self._feeds[name]
                 feed.close()
 
-        telling = _Telling(feed, first, since, leave)
+        telling = _Telling(_tell(feed, since, first), leave)
         self._tellings.add(telling)
         return telling
+
+    def follow(self, look: LookOn) -> EventSourceResponse:
+        """Send a listener all that its own `look` finds, each with an id by which to go on (None: nothing yet).
+
+        Raises `TooManyListeners`.
+        """
+        self.ensure_room()
+        telling = _Telling(self._tell_all(look), lambda: self._tellings.discard(telling))
+        self._tellings.add(telling)
+        return telling
+
+    async def _tell_all(self, look: LookOn) -> AsyncIterator[bytes]:
+        yield ServerSentEvent(comment="from here on", retry=_RETRY_MS).encode()
+        while not self._closed:
+            found = await look()
+            if found is not None:
+                yield ServerSentEvent(found[0], id=found[1]).encode()
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._end.wait(), EVERY_S)
 
     def close(self) -> None:
         """Let all listeners go."""
         self._closed = True
+        self._end.set()
         for feed in self._feeds.values():
             feed.close()
 
@@ -114,9 +138,9 @@ class _Feed:
 class _Telling(EventSourceResponse):
     """The stream of one listener; calls `leave` at the end, even if it never began."""
 
-    def __init__(self, feed: _Feed, first: str, since: int, leave: Callable[[], None]) -> None:
+    def __init__(self, told: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
         super().__init__(
-            _tell(feed, since, first),
+            told,
             ping=_HEARTBEAT_S,
             ping_message_factory=lambda: ServerSentEvent(comment="still here"),
             send_timeout=_SEND_S,

@@ -9,10 +9,11 @@ from fastapi import Request
 from app.audit import Auditor, AuditVerdict
 from app.cashier import Cashier
 from app.operator import OrderAdmin, Readiness, StockAdmin
-from app.outbox import Sender
+from app.outbox.pull import Pull
+from app.outbox.sender import Sender
 from app.payments import Reader
 from app.sale import Shop
-from app.stock import Level
+from app.stock import Level, StockStore
 from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
 from app.web.coalesce import Coalesced, TtlCache
@@ -41,7 +42,8 @@ class State:
     `catalogue`: the descriptions of the items; `pay_url`: where buyers pay, or ""; `request_ids`: whether purchases
     have ids, too, and all requests a line in the log.
 
-    `buyers` and `operators` are the live feeds; from `looks` on, the fields make things once for all who ask.
+    `pull`: reads events for the shop's back end. `buyers`, `operators` and `followers` (of events) are the live feeds;
+    `items`: their names; from `looks` on, the fields make things once for all who ask.
     """
 
     shop: Shop
@@ -58,6 +60,10 @@ class State:
     auth: AdminAuth
     buyers: Feeds
     operators: Feeds
+    followers: Feeds
+    store: StockStore
+    pull: Pull
+    items: TtlCache[list[str]]
     looks: Coalesced[StockText]
     scrape: TtlCache[bytes]
     ready: TtlCache[Ready]
@@ -77,6 +83,7 @@ class State:
         """Let all listeners go: the server waits for its last answer."""
         self.buyers.close()
         self.operators.close()
+        self.followers.close()
 
 
 def state_of(request: Request) -> State:

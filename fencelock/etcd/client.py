@@ -79,6 +79,7 @@ class EtcdClient:
         self._granted_at = -math.inf  # when etcd last granted a lease
         self._meeting: asyncio.Task[None] | None = None
         self._strange = ""  # why no member may be trusted
+        self.granting: set[int] = set()  # the leases that are being asked for
         self.cluster_id: int | None = None
         self.era = 0  # grows when etcd comes back older than it was: our earlier keys are not ours any more
         self._revision = 0  # the highest that was answered in this era
@@ -99,7 +100,7 @@ class EtcdClient:
         timeout_s: float | None = None,
         unanswered: Callable[[], object] = lambda: None,
     ) -> Answer:
-        """If `compare` holds do `then`, else `otherwise`, in one commit. Raises `NotFound` if a lease is gone."""
+        """If all of `compare` hold do `then`, else `otherwise`, in one commit. Raises `NotFound` if a lease is gone."""
         again = False
 
         def note() -> None:
@@ -107,7 +108,8 @@ class EtcdClient:
             again = True
             unanswered()
 
-        request = etcdrpc.TxnRequest(compare=[compare], success=then, failure=otherwise)
+        compares = compare if isinstance(compare, list) else [compare]
+        request = etcdrpc.TxnRequest(compare=compares, success=then, failure=otherwise)
         answer = await self._call("Txn", request, timeout_s, note)
         last = answer.responses[-1] if answer.responses else None
         found = [] if last is None or not last.HasField("response_range") else last.response_range.kvs
@@ -134,12 +136,15 @@ class EtcdClient:
         With an id of our own, a grant whose answer was lost can be repeated, and revoked.
         """
         request = etcdrpc.LeaseGrantRequest(ID=lease_id, TTL=ttl_s)
+        self.granting.add(lease_id)
         try:
             answer = await self._call("LeaseGrant", request, timeout_s)
         except Refused as refusal:
             if "lease already exists" in refusal.details:  # our own earlier try, whose answer was lost
                 return ttl_s
             raise
+        finally:
+            self.granting.discard(lease_id)
         self._granted_at = time.monotonic()
         return int(answer.TTL)
 
@@ -148,10 +153,13 @@ class EtcdClient:
         answer = await self._call("LeaseKeepAlive", etcdrpc.LeaseKeepAliveRequest(ID=lease_id), timeout_s)
         return bool(answer.TTL > 0)
 
-    async def revoke(self, lease_id: int, timeout_s: float | None = None) -> None:
-        """Give a lease back; its keys vanish with it. Nothing happens if it is gone already."""
-        with suppress(NotFound):
+    async def revoke(self, lease_id: int, timeout_s: float | None = None) -> bool:
+        """Give a lease back; its keys vanish with it. False, and nothing happens, if etcd has no such lease."""
+        try:
             await self._call("LeaseRevoke", etcdrpc.LeaseRevokeRequest(ID=lease_id), timeout_s)
+        except NotFound:
+            return False
+        return True
 
     async def time_to_live(self, lease_id: int, timeout_s: float | None = None) -> tuple[int, int] | None:
         """Return a lease's seconds left, and its granted TTL in seconds; None if there is no such lease."""

@@ -26,6 +26,7 @@ class EtcdBallot(Ballot):
         self._session = session
         self._prefix = f"{name}/"
         self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
+        self._recorded = 0  # the revision of the record, as we know it
         self._known: dict[str, KeyValue] = {}  # what the leaders that we have here said last, by their keys
 
     @override
@@ -53,8 +54,13 @@ class EtcdBallot(Ballot):
 
     @override
     async def record(self, grant: Grant, value: str) -> bool:
-        written = [put(self._record, value.encode())]
-        return (await self._client.txn(created(grant.key, grant.token), written)).succeeded
+        name, ours = self._record, created(grant.key, grant.token)
+        while True:
+            change = [put(name, value.encode()), get(name)]
+            answer = await self._client.txn([ours, modified(name, self._recorded)], change, [get(name)])
+            before, self._recorded = self._recorded, answer.found[0].mod_revision if answer.found else 0
+            if answer.succeeded or before == self._recorded:  # if that is not why, our key is gone
+                return answer.succeeded
 
     @override
     async def recorded(self) -> str | None:

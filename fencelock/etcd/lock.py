@@ -85,12 +85,12 @@ class EtcdConnection(Connection):
 
     @override
     async def disconnect(self) -> None:
-        for session in self._sessions.values():
-            if session.usable and not session.keys:
-                try:
-                    await session.end(self.timeout_s / 2)
-                except LockUnavailable:
-                    break  # they run out
+        sessions = [one for one in self._sessions.values() if one.usable and not any(key.granted for key in one.keys)]
+        for lease_id in (*self.client.granting, *(one.lease_id for one in sessions)):
+            try:
+                await self.client.revoke(lease_id, self.timeout_s / 2)
+            except LockUnavailable:
+                break  # they run out
         await self.client.close()
 
 

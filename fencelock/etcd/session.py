@@ -1,5 +1,6 @@
 """A session: one etcd lease for several keys, which live and end together, as in etcd's Go `concurrency.Session`."""
 
+import asyncio
 import heapq
 import secrets
 from collections.abc import Callable
@@ -33,6 +34,7 @@ class Session(Leased):
         "_free",
         "_idle_since",
         "_numbers",
+        "_unanswered",
         "client",
         "default",
         "ends_lease",
@@ -65,6 +67,7 @@ class Session(Leased):
         # Keys that may be created after they were deleted, each with its value if it is shared, and until when.
         self._deleted: dict[tuple[str, bytes | None], float] = {}
         self._era = client.era
+        self._unanswered = False  # its lease may still be granted
         self._idle_since = clock.now()
         super().__init__(Lease(f"session {lease_id:x}", self, ttl_s))
         self.lease.idle = default  # its locks tell of its end
@@ -82,6 +85,7 @@ class Session(Leased):
         try:
             session.lease.ttl_s = await client.grant(session.lease_id, ttl_s, timeout_s)
         except BaseException:
+            session._unanswered = True
             renewer.end(session.lease)
             raise
         session.lease.renewed(sent_at)
@@ -134,12 +138,16 @@ class Session(Leased):
         if self.default and not self.keys and clock.now() - self._idle_since > _IDLE_S:
             self.retired = True
             self.lease.give_up()
-            await self.client.revoke(self.lease_id, timeout_s)
+            self.renewer.end(self.lease)
             return False
-        alive = await self.client.keep_alive(self.lease_id, timeout_s)
-        with suppress(LockUnavailable):
-            await self._delete_again(timeout_s / 2)
-        return alive
+        sent_at = clock.now()
+        if not await self.client.keep_alive(self.lease_id, timeout_s):
+            return False
+        self.lease.renewed(sent_at)  # now, and not behind what follows
+        with suppress(LockUnavailable, TimeoutError):
+            async with asyncio.timeout(timeout_s / 2):  # for all of them
+                await self._delete_again(timeout_s / 2)
+        return True
 
     async def _delete_again(self, timeout_s: float) -> None:
         """Delete the keys that a late call may have created meanwhile.
@@ -160,7 +168,8 @@ class Session(Leased):
     async def end(self, timeout_s: float) -> None:
         """Revoke the lease, or, if it is another program's, delete our keys."""
         if self.ends_lease:
-            await self.client.revoke(self.lease_id, timeout_s)
+            if not await self.client.revoke(self.lease_id, timeout_s) and self._unanswered:
+                raise LockUnavailable("a lease that was asked for may still be granted")
             return
         for key in list(self.keys):
             await key.end(timeout_s)

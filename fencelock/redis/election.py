@@ -1,5 +1,6 @@
 """An election in Redis: the owner of the fair lock leads, and its value is kept beside the lock."""
 
+from itertools import count
 from typing import Final
 
 from typing_extensions import override
@@ -30,6 +31,7 @@ class RedisBallot(Ballot):
         self._client = connection.client
         self._name = name
         self._record = f"{name}!record"
+        self._numbers = count(1)  # of what our leader says: a call that was given up may come behind a later one
 
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
@@ -48,11 +50,12 @@ class RedisBallot(Ballot):
     @override
     async def say(self, grant: Grant, value: str) -> bool:
         keys = [self._name, OWNER + self._name, TOKENS]
-        return bool(await self._client.run(_SAY, keys, [self._owner(grant), value, self.channel]))
+        return bool(await self._client.run(_SAY, keys, [self._owner(grant), value, self.channel, next(self._numbers)]))
 
     @override
     async def record(self, grant: Grant, value: str) -> bool:
-        return bool(await self._client.run(_RECORD, [self._name, self._record], [self._owner(grant), value]))
+        keys = [self._name, self._record, OWNER + self._name]
+        return bool(await self._client.run(_RECORD, keys, [self._owner(grant), value, next(self._numbers)]))
 
     def _owner(self, grant: Grant) -> str:
         return grant.key.removeprefix(f"{self._name}/")

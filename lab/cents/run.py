@@ -40,7 +40,7 @@ class _Planted(Instance):
 def _settings(etcd: EtcdMember, store: Valkey, bank: Bank) -> dict[str, str]:
     return {
         "LOCK": f"etcd://{etcd.endpoint.removeprefix('http://')}",
-        "LOCK_TTL_S": "2",
+        "LOCK_TTL_S": "3",
         "STORE": store.url,
         "ADMIN_TOKEN": TOKEN,
         "PAYMENTS_SECRET": SECRET,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dotenv import dotenv_values
 
-from app.settings import PREFIX, Settings
+from app.settings import PREFIX, Settings, load
 
 _LEADING: Final = ("LOCK", "STORE")  # a user who has set one of these has a sale of their own in mind
 # The settings that another process needs to see the same sale.
@@ -78,6 +78,22 @@ def find(say: Callable[[str], object]) -> Whereabouts | None:
     where, others = found[0], "" if len(found) == 1 else f", the latest of {len(found)}"
     say(f"using the sale of `seckill up` (process {where.pid}, {where.instances[0]}{others})")
     return where
+
+
+def settings(say: Callable[[str], object]) -> tuple[Settings, str]:
+    """Return the user's settings, or those of a `seckill up` that runs here if the user has set neither lock nor store.
+
+    Also return a hint for the case that nobody answers there; it is empty if a setting has to say that.
+    """
+    if leads_elsewhere():
+        return load(), ""
+    where = find(say)
+    if where is None:
+        return load(), f"start a sale with `seckill up`, or set {PREFIX}LOCK and {PREFIX}STORE"
+    own = set_by_user()
+    return load(**{name: value for name, value in where.settings.items() if name.upper() not in own}), (
+        "look at what `seckill up` says"
+    )
 
 
 def set_by_user() -> set[str]:

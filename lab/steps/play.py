@@ -17,11 +17,12 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from lab.steps.awaits import Awaits, is_await
 from lab.steps.systems import System
 from lab.steps.wire import Connection, Do, Side, Step, Wire
 
@@ -30,7 +31,6 @@ TIMEOUT_S: Final = 0.8
 PATIENCE_S: Final = 15.0  # of the judge, for what must come to pass; on a busy machine it takes its time
 _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.25
-AWAIT: Final = "await"
 
 # At a message, and at an await.
 LOST, CUT, LATE, AFTER_LEASE = "lost", "cut", "late", "after the lease"
@@ -79,34 +79,6 @@ class Result:
     told: str = ""
 
 
-class Driven:
-    """Drives a coroutine and counts its awaits; `strike` is called at one of them, with what is awaited."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any], at: int, strike: Callable[[Any], None]) -> None:
-        self._work = work
-        self._at = at
-        self._strike = strike
-        self.count = 0
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        inner = self._work.__await__()
-        go: Callable[[], Any] = partial(inner.send, None)
-        while True:
-            try:
-                awaited = go()
-            except StopIteration as end:
-                return end.value
-            self.count += 1
-            if self.count == self._at:
-                self._strike(awaited)
-            try:
-                yield awaited
-            except BaseException as error:
-                go = partial(inner.throw, error)
-            else:
-                go = partial(inner.send, None)
-
-
 def die_with_parent() -> None:
     """End this process when the one that has forked it ends, where the kernel can do that."""
     with contextlib.suppress(OSError, AttributeError):
@@ -115,10 +87,6 @@ def die_with_parent() -> None:
 
 async def _collect() -> None:
     gc.collect()
-
-
-async def _drive(driven: Driven) -> None:
-    await driven
 
 
 class Play(ABC):
@@ -317,7 +285,7 @@ class Play(ABC):
                 await asyncio.to_thread(self._stop_own)
 
     def _aim(self) -> None:
-        strikes = [(step, fault) for step, fault in self._strikes if step.name != AWAIT]
+        strikes = [(step, fault) for step, fault in self._strikes if not is_await(step)]
         self.wire.aims = {step: partial(self._struck_by, step, fault) for step, fault in strikes}
         for step, fault in strikes:
             if fault == FORGETFUL:
@@ -354,23 +322,28 @@ class Play(ABC):
         assert task is not None  # noqa: S101 - for the type checker
         self._leave = asyncio.Event()
         await self.open()
-        at = next(((step.number, fault) for step, fault in self._strikes if step.name == AWAIT), (0, ""))
+        aim, fault = next(((step, fault) for step, fault in self._strikes if is_await(step)), (Step("", 0, ""), ""))
 
-        def strike(awaited: Any) -> None:
+        def strike(struck: asyncio.Task[Any], awaited: Any) -> None:
             self.wire.struck = True
-            if at[1] == AS_ANSWERED and isinstance(awaited, asyncio.Future):
-                awaited.add_done_callback(lambda _: self._operation.cancel())
-            elif at[1] == ALL_CANCELLED:
+            if fault == AS_ANSWERED and isinstance(awaited, asyncio.Future):
+                awaited.add_done_callback(lambda _: struck.cancel())
+            elif fault == ALL_CANCELLED:
                 self.loop.call_soon(self._cancel_all)
+            elif not aim.number:  # it has not begun
+                struck.cancel()
             else:
-                self.loop.call_soon(self._operation.cancel)
+                self.loop.call_soon(struck.cancel)
 
-        driven = Driven(self.operate(), at[0], strike)
-        operation = self._operation = asyncio.create_task(_drive(driven))
         leave = asyncio.create_task(self._leave.wait())
         self._ours = {task, leave}
+        awaits = Awaits(aim, strike, spared=Play.on_actor.__qualname__)
+        self.loop.set_task_factory(awaits.task)  # type: ignore[arg-type]
+        operation = self._operation = awaits.operation(self.loop, self.operate())
         while not operation.done() and not self._leave.is_set():
             await asyncio.wait({operation, leave}, return_when=asyncio.FIRST_COMPLETED)
+        awaits.counting = False
+        self.loop.set_task_factory(None)
         if operation.done():
             self.raised = asyncio.CancelledError() if operation.cancelled() else operation.exception()
             if self.raised is not None and not isinstance(self.raised, (*self.allowed, asyncio.CancelledError)):
@@ -378,8 +351,8 @@ class Play(ABC):
         if self._leave.is_set():
             return  # the loop ends while the operation is under way
         if not self.case.step:
-            self.wire.steps += [Step(AWAIT, number, "") for number in range(1, driven.count + 1)]
-        del operation, driven  # what they have raised keeps alive all that they used
+            self.wire.steps += awaits.steps
+        del operation, awaits  # what they have raised keeps alive all that they used
         self._over.set()
         await self._leave.wait()
         leave.cancel()

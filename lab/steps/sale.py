@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,11 +12,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from app.errors import EXPECTED, NotDecided, OutcomeUnknown, StockError
-from app.orders import Answer, Cancel, Command, Confirm, Extend, Hold, OrderId, Purchase, Refund
+from app.errors import EXPECTED, NotDecided, OutcomeUnknown, StockError, UnknownItem
+from app.orders import ERASED, Answer, Cancel, Command, Confirm, Extend, Hold, OrderId, Purchase, Refund
 from app.settings import Settings, load
 from app.wiring import Sale, open_sale
 from lab.cents.bank import KEY, Bank
+from lab.steps.play import BETWEEN as BETWEEN_ANY
 from lab.steps.play import PATIENCE_S, TIMEOUT_S, TTL_S, Play
 from lab.steps.protocols import Http
 from lab.steps.systems import ACTOR
@@ -62,7 +64,8 @@ class Operation:
     """What the actor does, behind what was there before.
 
     `anew`: it begins another sale, which knows no answers; `hooks`: events are sent to a receiver; `bank`: refunds are
-    made at a provider; `patience_s`: for how long a request may wait.
+    made at a provider; `patience_s`: for how long a request may wait; `look`: what must be so once it was done, and
+    nobody came between.
     """
 
     act: "Callable[[SalePlay], Awaitable[None]]"
@@ -72,6 +75,7 @@ class Operation:
     bank: bool = False
     patience_s: float = _PURCHASE_S
     between: tuple[str, ...] = ("hold", "restock", "new sale")
+    look: "Callable[[SalePlay], Awaitable[None]] | None" = None
 
 
 @dataclass(slots=True)
@@ -82,6 +86,7 @@ class Known:
     orders: list[OrderId] = field(default_factory=list)
     asked: list[Command] = field(default_factory=list)
     anew: bool = False
+    done: bool = False
     added: int = 0
     adds: bool = False  # one more, perhaps
     deliveries: list[Delivery] = field(default_factory=list)
@@ -158,6 +163,7 @@ class SalePlay(Play):
     async def operate(self) -> None:
         """See `Play`."""
         await self.operation.act(self)
+        self.known.done = True
 
     async def shut(self) -> None:
         """See `Play`."""
@@ -250,11 +256,13 @@ class SalePlay(Play):
 
     # -- the judge -----------------------------------------------------------------------------------------------------
 
-    async def judge(self) -> None:
+    async def judge(self) -> None:  # noqa: PLR0912 - a promise each
         """See `Play`."""
         self.wire.heal()
         if self.killed:
             await self._open_b()
+        if self.operation.look is not None and self.known.done and not self.disturbed:
+            await self.operation.look(self)
         lives = True
         try:
             await self.b.store.level(self.sku)
@@ -291,6 +299,19 @@ class SalePlay(Play):
         if not any(fault in ("late", "after the lease") for _, fault in self._strikes):
             # Else: a place that came late into a queue is thrown out by the next one who comes.
             await self.nothing_is_left(self.systems["lock"])
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether another instance or operator came between."""
+        return any(fault.startswith(BETWEEN_ANY) for _, fault in self._strikes)
+
+    async def is_gone(self) -> None:
+        """Look whether the item is unknown."""
+        try:
+            found = await self.b.store.level(self.sku)
+        except UnknownItem:
+            return
+        self.violated(f"the item was removed, and has {found.stock} units")
 
     def _another(self, who: str) -> Command:
         if self.operation.before is _unpriced:
@@ -641,8 +662,13 @@ async def _new_sale(play: SalePlay) -> None:
 
 
 async def _remove(play: SalePlay) -> None:
-    """Remove the item, and set it again."""
+    """Remove the item."""
     await play.a.stock.remove(play.sku, wait_s=_PURCHASE_S)
+
+
+async def _remove_and_set(play: SalePlay) -> None:
+    """Remove the item, and set it again."""
+    await _remove(play)
     await play.a.stock.set_stock(play.sku, 3, wait_s=_PURCHASE_S)
 
 
@@ -669,6 +695,30 @@ async def _give_back(play: SalePlay) -> None:
             await asyncio.sleep(_LOOK_EVERY_S)
 
 
+# -- what is so then ---------------------------------------------------------------------------------------------------
+
+
+async def _is_erased(play: SalePlay) -> None:
+    """The name is nowhere any more."""
+    stored = await play.systems["store"].all_of(play.sku)
+    if found := re.search(r".{0,80}\bann\b", stored):
+        play.violated(f"the name is still there: {found[0]}")
+    events = await journal_of(play.b.store, play.sku)
+    if "ann" in {event.buyer for event in events} or ERASED not in {event.buyer for event in events}:
+        play.violated("the name is still in the events")
+
+
+async def _is_anew(play: SalePlay) -> None:
+    """All units are there, and an old key begins a new order."""
+    level = await play.b.store.level(play.sku)
+    if (has := (level.stock, level.held, level.lucky)) != (3, 0, 0):
+        play.violated(f"the new sale begins with {has}")
+    old = Hold(2, play.sku, "ann", "key-first", "first", proven=True)
+    answer = await play.until_decided(play.b, old, "nothing is decided in the new sale")
+    if answer is not None and (answer.replayed or answer.order in (None, play.order)):
+        play.violated(f"an old key is answered with {answer.outcome} {answer.order}")
+
+
 _ORDERS: Final = ("hold", "cancel", "confirm", "expire", "new sale", "erase", "restock")
 OPERATIONS: Final[dict[str, Operation]] = {
     "purchase": Operation(_purchase, _unpriced, between=("buy", "restock", "new sale", "pause")),
@@ -687,10 +737,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "refund": Operation(_refund, _paid, between=("hold", "refund", "new sale", "erase")),
     "refund what is owed": Operation(_refund_owed, _owed, between=("refund", "new sale")),
     "expire": Operation(_expire, _run_out, between=("confirm", "cancel", "expire", "new sale")),
-    "erase": Operation(_erase, _paid, between=("hold", "new sale")),
+    "erase": Operation(_erase, _paid, between=("hold", "new sale"), look=_is_erased),
     "restock": Operation(_restock, _held, between=("hold", "new sale", "restock")),
-    "new sale": Operation(_new_sale, _paid, anew=True, between=("hold", "new sale", "confirm", "refund")),
-    "remove and set again": Operation(_remove, _unpriced, anew=True, between=("buy", "remove", "new sale")),
+    "new sale": Operation(
+        _new_sale, _paid, anew=True, between=("hold", "new sale", "confirm", "refund"), look=_is_anew
+    ),
+    "remove": Operation(_remove, _unpriced, anew=True, between=("buy", "remove", "new sale"), look=SalePlay.is_gone),
+    "remove and set again": Operation(_remove_and_set, _unpriced, anew=True, between=("buy", "remove", "new sale")),
     "deliver": Operation(_deliver, _owed, hooks=True, between=("hold", "refund", "new sale", "erase", "send")),
     "give back": Operation(_give_back, _owed_in_two_ways, bank=True, between=("hold", "give back")),
     "look": Operation(_look, _paid, between=("new sale", "refund")),

@@ -18,6 +18,12 @@ from lab.steps.protocols import Grpc, Jute, MySql, Protocol, Resp
 from lab.steps.wire import Wire
 
 ACTOR: Final = "the-actor"  # its name in the queues
+_READ: Final[dict[str, tuple[str, ...]]] = {
+    "string": ("GET",),
+    "hash": ("HGETALL",),
+    "stream": ("XRANGE", "-", "+"),
+    "zset": ("ZRANGE", "0", "-1"),
+}
 _QUICK_ETCD: Final = ("--heartbeat-interval=50", "--election-timeout=500")
 
 
@@ -95,6 +101,10 @@ class System(ABC):
         """Return what is on the servers of a lock whose owners are gone, and of the wire's actor."""
         return []
 
+    async def all_of(self, sku: str) -> str:
+        """Return all that is stored of an item, as one text; of a store."""
+        raise NotImplementedError
+
 
 def _port(server: Process) -> int:
     port: int = server.client_port if isinstance(server, EtcdMember) else server.port  # type: ignore[attr-defined]
@@ -140,6 +150,17 @@ class Redis(System):
             if await asyncio.to_thread(self._is_actors, server.port, name):
                 had += int(await asyncio.to_thread(ask, server.port, "DEL", name))
         return had > 0
+
+    async def all_of(self, sku: str) -> str:
+        """See `System`."""
+        return await asyncio.to_thread(self._all_of, self.servers[0].port, sku)
+
+    def _all_of(self, port: int, sku: str) -> str:
+        found = []
+        for key in ask(port, "KEYS", f"*{{{sku}}}*"):
+            command, *rest = _READ[ask(port, "TYPE", key)]
+            found.append(ask(port, command, key, *rest))
+        return repr(found)
 
     def _is_actors(self, port: int, name: str) -> bool:
         owner = ask(port, "HGET", OWNER + name, "who") if self.name != "redlock" else ask(port, "GET", name)
@@ -345,3 +366,11 @@ class Stock(MySqlLocks):
     async def left(self, wire: Wire, name: str) -> list[str]:
         """See `System`."""
         return []
+
+    async def all_of(self, sku: str) -> str:
+        """See `System`."""
+        return await asyncio.to_thread(self._all_of, sku)
+
+    def _all_of(self, sku: str) -> str:
+        named = "SELECT table_name FROM information_schema.columns WHERE column_name = 'sku'"
+        return repr([self.ask(f"SELECT * FROM {table} WHERE sku = %s", sku) for (table,) in self.ask(named)])  # noqa: S608

@@ -33,9 +33,9 @@ from app.orders import (
 )
 from app.orders.decision import Decided, Decision
 from app.orders.view import standing
-from app.outbox import Webhook
 from app.outbox.feed import Chain, Feed
-from app.outbox.webhook import Result
+from app.outbox.message import Message
+from app.outbox.webhook import Result, Webhook
 from app.sale import batch, worker
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
@@ -618,8 +618,8 @@ def _forgets_what_is_refused() -> None:
     """An event that was answered has left, whatever the answer is."""
     post = Webhook.post
 
-    async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
-        result = await post(self, event, ref)
+    async def patched(self: Webhook, messages: Sequence[Message]) -> Result:
+        result = await post(self, messages)
         return Result(result.status) if result.status else result
 
     Webhook.post = patched  # type: ignore[method-assign]
@@ -627,17 +627,17 @@ def _forgets_what_is_refused() -> None:
 
 def _tells_how_it_stands() -> None:
     """An event says what has last happened to its order."""
-    take, post, newest = Feed.take, Webhook.post, dict[OrderId, Event]()
+    take, of, newest = Feed.take, Message.of, dict[OrderId, Event]()
 
     def taken(self: Feed, event: Event) -> Chain | None:
         newest[event.order] = event
         return take(self, event)
 
-    async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
+    def patched(event: Event, ref: str | None) -> Message:
         last = newest.get(event.order, event)
-        return await post(self, replace(event, kind=last.kind, facts=last.facts), ref)
+        return of(replace(event, kind=last.kind, facts=last.facts), ref)
 
-    Feed.take, Webhook.post = taken, patched  # type: ignore[method-assign]
+    Feed.take, Message.of = taken, patched  # type: ignore[method-assign]
 
 
 # -- of the service ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
 from app.orders import DEFAULT_SKU, TermsChange
-from app.outbox import State
+from app.outbox.state import State
 from app.settings import Guard, load
 from app.stock import Level
 from app.stock.registry import MYSQL, REDIS
@@ -325,7 +325,8 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 await _all_over(sale, setup)
                 if setup.flows:
                     await _all_sent(sale, stage.skus)
-                await _calm_down(stage, sale, options.ttl_s * (1 + long_hold.HOLD_TTLS) + RECOVERY_S)
+                calm_s = options.ttl_s * (1 + long_hold.HOLD_TTLS) + RECOVERY_S
+                await _calm_down(stage, sale, calm_s)
             finally:
                 for task in watching:
                     task.cancel()
@@ -341,6 +342,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             if server := stage.store_server:
                 await asyncio.to_thread(stage.cut_power, server)
                 await asyncio.to_thread(server.start)
+            await _calm_down(stage, sale, calm_s)  # an instance may have stood for an office anew
             recorder.note(await _end(stage, sale, setup))
     for file, name in [
         (stage.folder / beliefs.FILE, _OPERATOR),

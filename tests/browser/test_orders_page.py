@@ -7,8 +7,10 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from lab.servers.process import free_port
 from tests.browser.conftest import OPERATOR, Item, Start
 from tests.harness.browser import Visitors, contrasts, fits
+from tests.harness.receiver import SECRET
 from tests.harness.shop import TOKEN, Instance
 
 pytestmark = pytest.mark.slow
@@ -181,3 +183,25 @@ def test_a_stranger_is_led_to_the_door(visitors: Visitors, instance: Instance) -
     expect(page).to_have_url(re.compile("/control/login"))
     assert httpx.get(f"{instance.url}/orders", headers={"Authorization": f"Bearer {TOKEN}x"}).status_code == 401
     assert httpx.get(f"{instance.url}/orders", headers=OPERATOR).status_code == 200
+
+
+def test_events_that_did_not_leave(start: Start, visitors: Visitors) -> None:
+    """An operator sees the order that the shop's end refuses, and has it tried again, and events of a moment sent."""
+    nobody = {"webhook_url": f"http://127.0.0.1:{free_port()}/", "webhook_secret": SECRET}
+    instance = start(rehearsal=True, webhook_retry_s=600, **nobody)
+    item = Item(instance, 300)
+    item.terms(price=499, currency="EUR")
+    order = hold(instance, item, "ann")
+    page = opened(visitors, instance, item)
+    region = page.get_by_role("region", name="Events that did not leave").first
+    row = region.get_by_role("row", name=re.compile(re.escape(order.rpartition("~")[0])))
+    expect(row).to_contain_text("parked", timeout=30_000)
+    expect(row).to_contain_text("no connection")
+    assert order.rpartition("~")[2] not in page.content()
+    assert fits(page)
+    assert min(contrasts(page), key=lambda one: one[1])[1] >= LOWEST
+    region.get_by_role("button", name="Try all again").click()
+    expect(region).to_contain_text(f"The sender is asked: {item.sku}.")
+    region.get_by_label("All events since").fill("2026-01-01T00:00:00")
+    region.get_by_role("button", name="Send again").click()
+    expect(region).to_contain_text(f"The sender is asked: {item.sku}.")

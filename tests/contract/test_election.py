@@ -5,15 +5,18 @@ import os
 import queue
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from fencelock import Cancel, LockBackend, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
+from fencelock import Cancel, LockBackend, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.election import Election, Leader
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.client import EtcdClient
 from fencelock.local import LocalBackend
 from fencelock.redis import election as redis_election
+from fencelock.redis.client import RedisClient
 from fencelock.redis.fair import RedisFairBackend
 from lab.servers import EtcdMember, Valkey, etcd_binary
 from lab.torture.proxy import Proxy
@@ -306,6 +309,37 @@ def test_a_record_that_arrives_too_late_is_refused(etcd: EtcdMember, etcds_elect
                 recording.result()
             assert election.recorded() == "in time"
         behind.close()
+
+
+@pytest.mark.usefixtures("written")
+def test_an_older_word_that_arrives_again_changes_nothing(
+    any_backend: LockBackend, election: Election, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader's call that it gave up, or a repetition, comes behind its later one: the later one stands."""
+    client, method = (EtcdClient, "_call") if isinstance(any_backend, EtcdBackend) else (RedisClient, "_send")
+    send: Any = getattr(client, method)
+    calls: list[tuple[Any, ...]] = []
+
+    async def noted(*words: Any) -> Any:
+        calls.append(words)
+        return await send(*words)
+
+    with election.campaign("first") as leadership:
+        monkeypatch.setattr(client, method, noted)
+        leadership.record("older")
+        leadership.proclaim("older")
+        older = [words for words in calls if "older" in str(words)]
+        leadership.record("newer")
+        leadership.proclaim("newer")
+        for words in older:
+            portal.run(send(*words))
+        assert election.recorded() == "newer"
+        seen = election.leader()
+        assert seen is not None
+        assert seen.value == "newer"
+    with election.campaign("second") as second:
+        second.record("by the next one")
+        assert election.recorded() == "by the next one"
 
 
 def test_nothing_is_recorded_without_etcd() -> None:

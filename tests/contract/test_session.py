@@ -1,17 +1,22 @@
 """Sessions: several locks under one lease."""
 
+import asyncio
 import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from fencelock import LockError, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.clock import now
+from fencelock.etcd import session as session_module
 from fencelock.etcd.backend import AsyncSession, EtcdBackend
 from fencelock.etcd.client import EtcdClient
+from fencelock.etcd.session import Session
 from fencelock.etcd.txn import EtcdTxnBackend
+from fencelock.renewer import Renewer
 from lab.servers import EtcdMember
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, hold_and_release
@@ -428,3 +433,98 @@ def test_an_election_under_a_session(backend: EtcdBackend) -> None:
     session.close()
     assert leadership.lost
     assert backend.election(ONE).leader() is None
+
+
+async def test_a_late_deletion_delays_no_renewal(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is renewed as soon as etcd says so, though a key that is deleted again is not answered."""
+    backend = EtcdBackend([etcd.endpoint], ttl_s=30)
+    deleting = asyncio.Event()
+
+    async def silent(client: EtcdClient, *_: Any, **__: Any) -> None:
+        deleting.set()
+        await asyncio.Event().wait()
+
+    session = await Session.begin(backend.here().client, Renewer(asyncio.get_running_loop()), 30, 5)
+    key = session.key(f"{ONE}/")
+    key.not_answered()
+    await key.end(5)  # it may still be created
+    before = session.deadline
+    monkeypatch.setattr(EtcdClient, "txn", silent)
+    renewing = asyncio.create_task(session.renew(2))
+    await deleting.wait()
+    assert session.deadline > before
+    assert not renewing.done()
+    assert await renewing
+    monkeypatch.undo()
+    await session.end(5)
+    await backend.close_on_loop()
+
+
+class Granting:
+    """Etcd, of which `lacks` says how often it has no such lease yet, and `away` how often it doesn't answer."""
+
+    era = 0
+
+    def __init__(self, *, lacks: int = 0, away: int = 0) -> None:
+        self.lacks, self.away = lacks, away
+        self.revoked = asyncio.Event()
+
+    async def grant(self, *_: Any) -> int:
+        raise LockUnavailable("not answered")
+
+    async def revoke(self, *_: Any) -> bool:
+        self.away -= 1
+        if self.away >= 0:
+            raise LockUnavailable("not answered")
+        self.lacks -= 1
+        if self.lacks < 0:
+            self.revoked.set()
+        return self.lacks < 0
+
+
+async def test_a_lease_that_is_granted_late_is_revoked() -> None:
+    """A grant that was given up, and comes behind the first revocation, is revoked as well."""
+    client: Any = Granting(lacks=2)
+    renewer = Renewer(asyncio.get_running_loop())
+    with pytest.raises(LockUnavailable):
+        await Session.begin(client, renewer, 30, 5)
+    async with asyncio.timeout(WITHIN_S):
+        await client.revoked.wait()
+    await renewer.close()
+
+
+async def test_an_idle_lease_is_revoked_though_the_first_call_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a session that nobody uses is tried again."""
+    client: Any = Granting(away=2)
+    renewer = Renewer(asyncio.get_running_loop())
+    session = Session(client, renewer, 7, 3, default=True)
+    monkeypatch.setattr(session_module, "_IDLE_S", 0.0)
+    renewer.keep(session.lease)
+    async with asyncio.timeout(WITHIN_S):
+        await client.revoked.wait()
+    await renewer.close()
+
+
+async def test_what_is_to_be_given_back_is_tried_once_more_at_the_end() -> None:
+    """A client that is closed right behind a grant that was not answered leaves no lease for a whole TTL."""
+    client: Any = Granting()
+    renewer = Renewer(asyncio.get_running_loop())
+    with pytest.raises(LockUnavailable):
+        await Session.begin(client, renewer, 30, 5)
+    await renewer.close()
+    assert client.revoked.is_set()
+
+
+async def test_a_lease_that_is_being_granted_is_revoked_at_the_end(etcd: EtcdMember) -> None:
+    """A client that is closed meanwhile, and hears of the grant no more, leaves no lease for a whole TTL."""
+    end_leases(etcd)
+    with Proxy(etcd.client_port) as path:
+        backend = EtcdBackend([f"http://127.0.0.1:{path.port}"], ttl_s=600, timeout_s=60)
+        connection = backend.here()
+        await connection.client.read(ONE)
+        path.answer_delay_s = 1.0
+        taking = asyncio.create_task(connection.session(600, 60))
+        await asyncio.to_thread(eventually, lambda: leases(etcd), "the lease is there")
+        await connection.close()
+        await asyncio.to_thread(eventually, lambda: not leases(etcd), "no lease is left")
+        await asyncio.wait({taking})

@@ -26,6 +26,7 @@ from fencelock import LockUnavailable
 from fencelock.election import AsyncLeadership
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
+from tests.harness.receiver import SECRET
 from tests.harness.shop import TOKEN, Counter, Instance, buy, settings
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
@@ -387,3 +388,65 @@ def test_there_may_be_no_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, 
         assert httpx.post(f"{instance.url}/stock/reduce").headers["x-seckill-outcome"] == "sold"
         assert instance.get("/stock")[1]["audit"] is None
         assert metric(str(instance.get("/metrics")[1]), "seckill_auditor") == 0
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8])
+async def test_an_auditor_that_is_cancelled_twice_resigns(
+    etcd: EtcdMember, valkey: Valkey, prefix: str, turns: int
+) -> None:
+    """The second cancellation, as at the end of a loop, comes while it gives the office up: it is free at once."""
+    own: dict[str, Any] = {"lock_prefix": prefix, "audit_interval_s": EVERY_S, "lock_ttl_s": 600}
+    async with open_sale(settings(etcd.endpoint, valkey.url, **own), with_auditor=True) as sale:
+        auditor = sale.auditor
+        assert auditor is not None
+
+        async def leads() -> bool:
+            return auditor.leads
+
+        await eventually_async(leads, "it is the auditor")
+        task = auditor._tasks[1]
+        task.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+
+        async def free() -> bool:
+            return await auditor._election.leader() is None
+
+        await eventually_async(free, "nobody is the auditor")
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8])
+async def test_a_stop_that_is_cancelled_leaves_no_office_taken(
+    etcd: EtcdMember, valkey: Valkey, prefix: str, turns: int
+) -> None:
+    """Whatever was being closed then, the rest is closed as well: nothing goes on, and the offices are free."""
+    own: dict[str, Any] = {"lock_prefix": prefix, "audit_interval_s": EVERY_S, "lock_ttl_s": 600}
+    own |= {"webhook_url": "http://127.0.0.1:9/", "webhook_secret": SECRET}
+    let_go = asyncio.Event()
+
+    async def one() -> None:
+        async with open_sale(settings(etcd.endpoint, valkey.url, **own), with_auditor=True) as sale:
+
+            async def leads() -> bool:
+                assert sale.auditor is not None
+                assert sale.sender is not None
+                return sale.auditor.leads and sale.sender.view.sends
+
+            await eventually_async(leads, "it has both offices")
+            let_go.set()
+
+    before = asyncio.all_tasks()
+    stopping = asyncio.create_task(one())
+    await let_go.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.wait({stopping})
+    left = [task for task in asyncio.all_tasks() - before if not task.done()]
+    assert not left
+    async with open_sale(settings(etcd.endpoint, valkey.url, **own)) as sale:
+        for name in ("!auditor", "!sender"):
+            lock = sale.stock._locks.lock(f"{prefix}/{name}")
+            assert await lock.contenders() == []

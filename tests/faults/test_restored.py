@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from app.settings import PREFIX
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import Process
+from tests.harness.command import seckill
 from tests.harness.shop import Counter, lock_url, shop
 from tests.harness.waiting import eventually_async
 
@@ -55,9 +53,8 @@ class Copy:
 
 def check(etcd: EtcdMember, valkey: Valkey, *command: str) -> tuple[int, Any, str]:
     """Run `seckill check --json`, or another command; return exit status, output, and standard error."""
-    env = os.environ | {f"{PREFIX}LOCK": lock_url(etcd.endpoint), f"{PREFIX}STORE": valkey.url}
-    argv = [sys.executable, "-m", "app", *(command or ("check",)), "--json"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    env = {f"{PREFIX}LOCK": lock_url(etcd.endpoint), f"{PREFIX}STORE": valkey.url}
+    done = seckill(*(command or ("check",)), "--json", env=env)
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 

@@ -23,7 +23,7 @@ def test_a_lock_fails_at_each_step() -> None:
 
 def test_a_failure_is_run_alone() -> None:
     said = steps("--system", "redis", "--only", "take / lock take 1 answered / lost")
-    assert "1 operations, 6 steps, 1 runs, 0 violations" in said, said
+    assert "1 operations, 11 steps, 1 runs, 0 violations" in said, said
 
 
 def test_what_is_not_there_is_no_success() -> None:
@@ -69,12 +69,21 @@ DEAF_TO_ITS_LOSS = """
 from fencelock.lease import Lease
 Lease.lose = lambda self, reason: None
 """
+NEVER_BEGUN = """
+import asyncio
+from app.sale.worker import Worker
+def start(self):
+    if len(self._tasks) < self._tasks_max:
+        self._tasks.add(asyncio.get_running_loop().create_task(self._run(), name=self._lock.name))
+Worker._start = start
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "system", "only"),
     [
+        pytest.param(NEVER_BEGUN, "sale", "purchase / await Worker._run 0", id="a worker that never began is believed"),
         pytest.param(IN_DOUBT, "sale", "purchase without a key / store commit", id="what is in doubt is served again"),
         pytest.param(HUNG_UP, "sale", "hang up / store prepare", id="who has hung up is sold to"),
         pytest.param(DEAF_TO_ITS_LOSS, "redis", "hold / lock renew 1 asked", id="nobody is told of a loss"),

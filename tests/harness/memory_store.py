@@ -378,7 +378,7 @@ class MemoryStockStore(StockStore):
         raise NotImplementedError
 
     @override
-    async def ask_sender(self, sku: str, wish: str) -> None:
+    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
         raise NotImplementedError
 
     @override
@@ -389,7 +389,7 @@ class MemoryStockStore(StockStore):
         return dict(self._server.notices)
 
     @override
-    async def ping(self, *, timeout_s: float | None = None) -> None:
+    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
         pass
 
     @override

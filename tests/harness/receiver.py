@@ -30,7 +30,8 @@ async def accept(_: dict[str, Any]) -> Response | None:
 class Receiver:
     """`got`: the events that were accepted, oldest first; `tried`: all that came, with the time.
 
-    `decide` may answer otherwise than with 200.
+    `decide` may answer otherwise than with 200, for each event of a batch. `batches`: how many events each batch had
+    that was accepted.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Receiver:
         self.got: list[dict[str, Any]] = []
         self.heads: list[Mapping[str, str]] = []
         self.tried: list[tuple[float, dict[str, Any]]] = []
+        self.batches: list[int] = []
         self.now = self.most = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -52,7 +54,7 @@ class Receiver:
     @property
     def ids(self) -> list[str]:
         """Return the ids of the events that were accepted."""
-        return [head["webhook-id"] for head in self.heads]
+        return [event.get("id", head["webhook-id"]) for head, event in zip(self.heads, self.got, strict=True)]
 
     def heads_of(self, buyer: str) -> list[tuple[Mapping[str, str], dict[str, Any]]]:
         """Return the headers of a buyer's events, and these."""
@@ -61,18 +63,20 @@ class Receiver:
         ]
 
     async def _receive(self, request: Request) -> Response:
-        event = standardwebhooks.Webhook(SECRET).verify(await request.body(), dict(request.headers))
-        self.tried.append((time.time(), event))
+        found = standardwebhooks.Webhook(SECRET).verify(await request.body(), dict(request.headers))
+        events = found["events"] if found["type"] == "batch" else [found]
+        self.tried += [(time.time(), event) for event in events]
         self.now += 1
         self.most = max(self.most, self.now)
         try:
-            answer = await self.decide(event)
+            for event in events:
+                if (answer := await self.decide(event)) is not None:
+                    return answer
         finally:
             self.now -= 1
-        if answer is not None:
-            return answer
-        self.got.append(event)
-        self.heads.append(request.headers)
+        self.got += events
+        self.heads += [request.headers] * len(events)
+        self.batches += [len(events)] if found is not events[0] else []
         return Response()
 
     async def open(self) -> None:

@@ -30,6 +30,7 @@ from fencelock.etcd.backend import EtcdBackend
 from lab.demo.stage import LockName
 from lab.servers import EtcdMember, Valkey, mariadb_binary
 from lab.servers.process import Process, free_port, port_is_free
+from tests.harness.command import seckill
 from tests.harness.servers import etcdctl, optional
 from tests.harness.shop import Instance, lock_url
 from tests.harness.strangers import STRANGERS, strict_json
@@ -38,17 +39,11 @@ from tests.harness.waiting import eventually
 ROOT = Path(__file__).parents[2]
 
 
-def seckill(
-    *arguments: str, env: dict[str, str] | None = None, within_s: float = 280
-) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, in a terminal of 120 columns."""
-    return subprocess.run(
-        [sys.executable, "-m", "app", *arguments],
-        env=os.environ | {"COLUMNS": "120"} | (env or {}),
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-    )
+def process(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process, to its end, in a terminal of 120 columns."""
+    argv = [sys.executable, "-m", "app", *arguments]
+    variables = os.environ | {"COLUMNS": "120"} | (env or {})
+    return subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=280)
 
 
 @pytest.fixture
@@ -192,6 +187,27 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
     assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
 
 
+def test_a_command_loads_only_what_it_needs(env: dict[str, str]) -> None:
+    """In an emergency it is the pause button: no web service, metrics, webhook or lab are loaded for it."""
+    argv = [sys.executable, "-X", "importtime", "-m", "app", "stock", "pause"]
+    seckill("stock", "set", "5", env=env)
+    done = subprocess.run(argv, env=os.environ | env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    loaded = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
+    assert {"grpc", "redis", "app.wiring"} <= loaded
+    others = (
+        "fastapi",
+        "starlette",
+        "uvicorn",
+        "httpx",
+        "prometheus_client",
+        "opentelemetry.sdk",
+        "lab.cli",
+        "lab.servers",
+    )
+    assert loaded.isdisjoint(others)
+
+
 def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
     """The holder comes first, with key, token, owner, how long it has had the lock, and the rest of its lease."""
     assert "Nobody holds a lock" in seckill("locks", env=env).stdout
@@ -289,7 +305,7 @@ def test_a_full_disk_is_one_line(env: dict[str, str], arguments: list[str]) -> N
 )
 def test_bad_options_are_named(arguments: list[str]) -> None:
     """The error names a wrong option; nothing is started, and there is no stack trace."""
-    done = seckill(*arguments, within_s=60)
+    done = seckill(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert arguments[1] in done.stderr
     assert "Traceback" not in done.stderr
@@ -390,7 +406,7 @@ def demo(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     report = tmp_path / "report.json"
     ports = f"{free_port()},{free_port()}"
-    done = seckill("demo", "--ports", ports, "--report", str(report), *arguments, env=env)
+    done = process("demo", "--ports", ports, "--report", str(report), *arguments, env=env)
     return done, json.loads(report.read_text())
 
 
@@ -806,12 +822,12 @@ def test_a_rehearsal(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_
         for sku in ("phone", "watch"):
             assert seckill("stock", "set", "20", "--sku", sku, "--yes", env=env).returncode == 0
         load = ["--sku", "phone,watch", "--buyers", "80", "--again", "0.5", "--sign-with", str(secret), "--yes"]
-        done = seckill("rehearse", "--host", f"{one.url},{two.url}", *load, env=env)
+        done = process("rehearse", "--host", f"{one.url},{two.url}", *load, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
         for sku in ("phone", "watch"):
             assert re.search(rf"{sku} +│ 20 +│ 0 +│ 20 +│ 20 +│", done.stdout), done.stdout
         (tmp_path / "other").write_text("another secret, and as long: 32.\n")
         load[load.index(str(secret))] = str(tmp_path / "other")
-        failed = seckill("rehearse", "--host", one.url, *load, "--retries", "0", env=env)
+        failed = process("rehearse", "--host", one.url, *load, "--retries", "0", env=env)
         assert failed.returncode == 1
         assert "80 failed: the token was signed with another key" in failed.stdout

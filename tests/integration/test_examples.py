@@ -14,9 +14,9 @@ from app.errors import ConfigurationError
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
+from tests.harness.command import seckill
 from tests.harness.servers import optional
 from tests.harness.shop import Instance
-from tests.integration.test_cli import seckill
 
 pytestmark = pytest.mark.slow  # each starts an instance
 EXAMPLES = Path(__file__).parents[2] / "examples"

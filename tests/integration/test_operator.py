@@ -13,8 +13,9 @@ from app.errors import ConfigurationError
 from app.main import create_app
 from app.settings import load
 from app.stock.redis.keys import Keys
+from fencelock import AsyncLock, Grant
 from lab.servers import EtcdMember, Valkey
-from tests.harness.shop import TOKEN, settings
+from tests.harness.shop import TOKEN, buy, settings, shop
 from tests.harness.waiting import eventually_async
 from tests.integration.conftest import OPERATOR, OpenClient
 from tests.integration.test_web import AS_JSON, is_problem
@@ -223,3 +224,30 @@ def test_a_rehearsal_is_off_unless_it_is_said(etcd: EtcdMember, valkey: Valkey) 
     """With default settings the application has no such route."""
     paths = [getattr(route, "path", "") for route in create_app(settings(etcd.endpoint, valkey.url)).routes]
     assert "/control/rush" not in paths
+
+
+async def test_a_lock_that_is_lost_behind_the_write_is_no_error(
+    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the store has taken is done, and nobody is asked to do it once more: units would be added twice."""
+    acquire, release, grants = AsyncLock.acquire, AsyncLock.release, list[Grant]()
+
+    async def acquired(lock: AsyncLock, **how: Any) -> Grant:
+        grants.append(await acquire(lock, **how))
+        return grants[-1]
+
+    async def lost(lock: AsyncLock, **whose: Any) -> None:
+        grants[-1].lease.lose("another operator has released it")
+        await release(lock, **whose)
+
+    async with shop(etcd.endpoint, valkey.url) as sale:
+        await sale.set_stock("default", 5)
+        await sale.set_stock("pen", 5)
+        await buy(sale, 1, buyer="ann")
+        monkeypatch.setattr(AsyncLock, "acquire", acquired)
+        monkeypatch.setattr(AsyncLock, "release", lost)
+        assert (await sale.set_stock("default", 2, add=True)).stock == 6
+        assert await sale.erase("default", "ann") == 1
+        await sale.remove("pen")
+        assert len(grants) == 3
+        assert await sale.items() == ["default"]

@@ -3,12 +3,10 @@
 import asyncio
 import itertools
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -18,11 +16,14 @@ from starlette.responses import Response
 from app.cli.events import undelivered
 from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
-from app.outbox import State, Wish
+from app.outbox.feed import Feed
+from app.outbox.message import Message
+from app.outbox.state import Parked, Place, State, Wish
 from app.stock import Fence, Outbox
 from app.stock.redis.store import RedisStockStore
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
+from tests.harness import command
 from tests.harness.receiver import Receiver, receiver
 from tests.harness.servers import optional
 from tests.harness.shop import Counter, Instance, lock_url, settings
@@ -344,7 +345,7 @@ async def test_an_attempt_that_goes_wrong(etcd: EtcdMember, valkey: Valkey, shop
             await shop.submit(Cancel(*parts(one)))
             valkey.ask("HSET", "seckill:{default}:records", parts(one)[1], "a stranger's")
         if what != "record":
-            await held(shop, "odd", traceparent="é" if what == "header" else "")
+            await held(shop, "odd", traceparent="a\nb" if what == "header" else "")
         await held(shop, "ann")
     async with selling(etcd, valkey, shop_end, webhook_retry_s=600) as shop:
         await eventually_async(lambda: shop.sender.view.parked == many, "what is odd is parked")
@@ -372,7 +373,7 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
         assert shop_end.of(odd.order) == [(2, "order.cancelled")]
         assert "1 events are tried no more" in shop.sender.warnings[0]
         refusing = False
-        await shop.store.ask_sender("default", Wish(dead=True).to_text())
+        await Wish(dead=True).ask(shop.store, "default")
         await eventually_async(lambda: len(shop_end.of(odd.order)) == 2, "the dead letter")
         await eventually_async(lambda: shop.sender.view.dead == 0, "none is dead")
 
@@ -384,7 +385,7 @@ async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: 
             await held(shop, f"b{number}")
         await eventually_async(lambda: len(shop_end.got) == 10, "all events")
         entry = (await shop.store.journal("default"))[3].entry
-        await shop.store.ask_sender("default", Wish(since=entry).to_text())
+        await Wish(since=entry).ask(shop.store, "default")
         await eventually_async(lambda: len(shop_end.got) >= 16, "six of them again")
         await held(shop, "last")
         await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
@@ -394,6 +395,70 @@ async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: 
         )
         assert state.cursor == (await shop.store.level("default")).last_entry
         assert (await shop.store.outbox(["default"]))["default"].wish == ""
+
+
+async def test_replay_from_a_moment(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """All events of that moment or later are sent again, and none before it."""
+    async with selling(etcd, valkey, shop_end) as shop:
+        for number in range(6):
+            await held(shop, f"b{number}")
+        await eventually_async(lambda: noted(shop), "all events", until=lambda state: state.count == 6)
+        at = (await shop.store.journal("default"))[4].at
+        await Wish(at=at).ask(shop.store, "default")
+        await eventually_async(lambda: len(shop_end.got) >= 8, "two of them again")
+        await held(shop, "last")
+        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
+        assert [one["data"]["buyer"] for one in shop_end.got[6:]] == ["b4", "b5", "last"]
+
+
+async def test_wishes_are_granted_together(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """A second wish that comes before the first is seen takes nothing of it back."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        wishes = [Wish("9-0"), Wish(at=7.5), Wish("10-0", dead=True), Wish(at=8), Wish("8-1")]
+        await asyncio.gather(*(wish.ask(shop.store, "default") for wish in wishes))
+        assert Wish.from_text((await shop.store.outbox(["default"]))["default"].wish) == Wish("8-1", True, 7.5)
+        await shop.store.ask_sender("default", "odd", instead_of=Wish("8-1", True, 7.5).to_text())
+        await Wish("7-0").ask(shop.store, "default")
+        assert Wish.from_text((await shop.store.outbox(["default"]))["default"].wish) == Wish("7-0")
+
+
+async def test_a_slip_in_retry_after(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """A receiver that asks for days gets minutes, and an operator's replay doesn't wait for them."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        odd = refusing and event["data"]["buyer"] == "odd"
+        return Response(status_code=503, headers={"Retry-After": "86400"}) if odd else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end) as shop:
+        odd = await held(shop, "odd")
+        state = await eventually_async(lambda: noted(shop), "it is parked", until=lambda state: state.parked)
+        (parked,) = state.parked.values()
+        assert 500 < parked.due - time.time() <= 600
+        refusing = False
+        await Wish(dead=True).ask(shop.store, "default")
+        await eventually_async(lambda: shop_end.of(odd.order), "it arrives")
+
+
+async def test_a_take_over_doubles_nothing(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """What a parked order waits with is read again by a later sender, whose cursor is before it, and noted once."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        await held(shop, "ann")
+        odd = await held(shop, "odd")
+        await shop.submit(Cancel(*parts(odd)))
+        events = await shop.store.journal("default")
+    places = [Place(before.entry, event.entry) for before, event in itertools.pairwise(events)]
+    now = time.time()
+    state = State(parked={odd.order.number: Parked(odd.order.number, [*places], now, 1, now, now, "refused")})
+    feed = Feed.of("default", Outbox("1", state.to_text()))
+    assert [feed.take(event) is not None for event in events] == [True, False, False]
+    assert feed.state.parked[odd.order.number].places == places
+    feed.state.give_up(feed.state.parked[odd.order.number], now)
+    again = Feed.of("default", Outbox("1", feed.state.to_text()))
+    again.state.cursor = again.read_to = ""
+    assert [again.take(event) is not None for event in events] == [True, False, False]
+    assert again.state.parked[odd.order.number].places == places[1:]
 
 
 @pytest.mark.parametrize("since", ["1795679316150-0-1", "1_000", "1795679316150-0 ", "9999999999999-0"])
@@ -551,6 +616,115 @@ async def test_an_earlier_sender_is_refused(etcd: EtcdMember, valkey: Valkey, sh
         assert (await shop.store.outbox(["default"]))["default"].text == "one"
 
 
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+async def test_events_come_in_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Some events in one signed request, each as if it were alone, with its id; one alone is a batch, too."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}", ref=f"r{number}") for number in range(300)))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
+    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
+        expected = {str(parts(one)): [1, 2] for one in holds}
+        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected)
+        assert max(shop_end.batches) == 100
+        assert len(set(shop_end.ids)) == 600
+        await held(shop, "last", ref="r")
+        await eventually_async(lambda: len(shop_end.got) > 600 and shop_end.got[-1]["data"]["buyer"] == "last", "one")
+        assert shop_end.batches[-1] == 1
+        event = (await shop.store.journal("default", limit=1000))[-1]
+        assert shop_end.got[-1] == json.loads(Message.of(event, "r").named)
+        assert shop_end.got[-1]["id"] == f"default~{event.entry}"
+
+
+@pytest.mark.parametrize("how", ["refused", "unanswered", "unreadable"])
+async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, how: str) -> None:
+    """An event that the receiver refuses, or breaks at, parks its own order, and none of its neighbours."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        if not refusing or how == "unreadable" or event["data"]["buyer"] != "odd":
+            return None
+        if how == "unanswered":
+            await asyncio.sleep(2)
+        return Response(status_code=500)
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}" if number != 17 else "odd") for number in range(40)))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
+        odd = holds[17]
+        if how == "unreadable":  # a record with the shop's own number, which only a later sender has to look up
+            state = await shop.store.outbox(["default"])
+            held_all = (await shop.store.journal("default", limit=40))[-1].entry
+            await shop.store.save_outbox(
+                "default", Fence(1, "etcd"), replace(state["default"], text=State(held_all, 40).to_text())
+            )
+            await shop.unfence("default")
+            record = valkey.ask("HGET", "seckill:{default}:records", parts(odd)[1])
+            valkey.ask("HSET", "seckill:{default}:records", parts(odd)[1], "a stranger's")
+    first = 2 if how == "unreadable" else 1
+    others = {str(parts(one)): [1, 2][first - 1 :] for one in holds if one is not odd}
+    async with selling(etcd, valkey, shop_end, webhook_batch=100, webhook_timeout_ms=500) as shop:
+        await eventually_async(shop_end.by_order, "the others", until=lambda got: got == others)
+        await eventually_async(
+            lambda: shop.sender.view, "it is parked", until=lambda view: (view.parked, view.waiting) == (1, 0)
+        )
+        refusing = False
+        if how == "unreadable":
+            valkey.ask("HSET", "seckill:{default}:records", parts(odd)[1], record)
+        await eventually_async(
+            lambda: shop_end.of(odd.order),
+            "its events",
+            until=lambda got: [number for number, _ in got] == [1, 2][first - 1 :],
+        )
+        await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
+
+
+async def test_no_receiver_of_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Nobody listens: the cursors stand, hardly an order is parked, and later all arrives, in order."""
+    await shop_end.close()
+    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(200)))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
+        view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
+        assert view.parked < 20
+        await shop_end.open()
+        expected = {str(parts(one)): [1, 2] for one in holds}
+        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
+
+
+def test_the_id_of_a_batch() -> None:
+    """It is the same for the same events, and another one for all others: a receiver may forget what has that id."""
+    one, two, three = (Message(f"lamp~{number}", b"{}") for number in range(3))
+    ids = {Message.batch(some).id for some in ([one], [one, two], [one, three], [two, one], [one, two, three])}
+    assert len(ids) == 5
+    assert Message.batch([one, two]).id == Message.batch([one, two]).id
+
+
+async def test_a_note_that_comes_late(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, stands_on: dict[str, Any]
+) -> None:
+    """A note of the same grant with a lower number changes nothing; that of a later grant, or of a new sale, does."""
+    none = {"webhook_url": None, "webhook_secret": None}
+    async with selling(etcd, valkey, shop_end, **none, **stands_on) as shop:
+        save, seven = shop.store.save_outbox, Fence(7, "locks")
+        outbox = (await shop.store.outbox(["default"]))["default"]
+        assert outbox.number == 0
+        await save("default", seven, replace(outbox, text="second", number=2))
+        await save("default", seven, replace(outbox, text="first", number=1))
+        found = (await shop.store.outbox(["default"]))["default"]
+        assert (found.text, found.number) == ("second", 2)
+        await save("default", Fence(8, "locks"), replace(outbox, text="another's", number=1))
+        assert (await shop.store.outbox(["default"]))["default"].text == "another's"
+        await save("default", Fence(8, "locks"), replace(outbox, text="later", number=9))
+        await shop.set_stock("default", 5, new_sale=True)
+        anew = (await shop.store.outbox(["default"]))["default"]
+        assert (anew.text, anew.number) == ("", 0)
+        await save("default", Fence(8, "locks"), replace(anew, text="anew", number=1))
+        assert (await shop.store.outbox(["default"]))["default"].text == "anew"
+
+
 def sends(instance: Instance) -> bool:
     return "seckill_outbox_sender 1.0" in instance.get("/metrics")[1]
 
@@ -601,14 +775,7 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
     env = {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
 
     async def seckill(*arguments: str, fails: int = 0) -> str:
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "app", "orders", *arguments],
-            env=os.environ | {"COLUMNS": "200"} | env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = await asyncio.to_thread(command.seckill, "orders", *arguments, env={"COLUMNS": "200"} | env)
         assert done.returncode == fails, done.stderr
         return done.stdout or done.stderr
 

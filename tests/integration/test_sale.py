@@ -34,7 +34,7 @@ from app.telemetry.observer import Observer
 from fencelock import AsyncLock, Grant
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.none import NoBackend
-from lab.servers import EtcdMember, Valkey
+from lab.servers import EtcdMember, RedisCluster, Valkey
 from tests.harness.shop import buy, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 
@@ -538,3 +538,33 @@ async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) ->
     assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD
     await store.close()
     backend.close()
+
+
+async def test_no_lock_is_taken_for_an_item_whose_node_is_away(
+    etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster others can reach that node, perhaps, and would wait; a node without these items does not count."""
+    grants, serve = list[str](), Worker._serve_under_one_grant
+
+    async def noted(worker: Worker) -> None:
+        grants.append("one")
+        await serve(worker)
+
+    with RedisCluster() as cluster:
+        pinged = cluster.owner_of(cluster.slot_of("{ping}"))
+        names = (f"item-{number}" for number in itertools.count())
+        sku = next(name for name in names if cluster.owner_of(cluster.slot_of(f"{{{name}}}")) is not pinged)
+        node = cluster.owner_of(cluster.slot_of(f"{{{sku}}}"))
+        async with shop(etcd.endpoint, cluster.url, store_timeout_ms=300, purchase_timeout_ms=3000) as one:
+            await one.set_stock(sku, 5)
+            assert outcomes(await buy(one, 1, sku=sku)) == {"sold": 1}
+            monkeypatch.setattr(Worker, "_serve_under_one_grant", noted)
+            node.pause()
+            (told,) = await buy(one, 1, sku=sku)
+            node.resume()
+            assert isinstance(told, NotDecided)
+            assert grants == ["one"]
+            pinged.pause()
+            await one.store.ping([sku])
+            pinged.resume()
+            assert outcomes(await buy(one, 1, sku=sku)) == {"sold": 1}

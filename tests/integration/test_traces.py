@@ -15,7 +15,7 @@ import httpx
 import pytest
 import redis
 
-from app.dashboard import Journal
+from app.dashboard.journal import Journal
 from app.stock.redis.client import Script
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observers

@@ -107,6 +107,32 @@ def test_what_was_done_before_an_interrupt_is_undone(interrupted: Interrupt) -> 
     assert undone == ["a grant"]
 
 
+async def test_what_is_called_off_as_it_is_done_is_over_when_it_is_undone() -> None:
+    """It is undone once, and its thread goes on when that is done, and not before."""
+    undone, go = list[str](), asyncio.Event()
+
+    async def work() -> str:
+        return "a grant"
+
+    async def undo(result: str) -> None:
+        await go.wait()
+        undone.append(result)
+
+    job = portal._Job(work(), undo, set(), to_the_end=False)
+    job.begin()
+    await asyncio.sleep(0)  # the work is done, and its callback is yet to come
+    job.call_off()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert job.over.empty()
+    go.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert undone == ["a grant"]
+    job.over.get_nowait()
+    assert job.over.empty()
+
+
 def test_an_interrupt_at_any_moment_undoes_what_was_done() -> None:
     """A handler may raise behind any call, also behind the last one: the result is returned, or there is none."""
     there: list[str] = []

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer import Context
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
@@ -69,9 +70,10 @@ def test_commands_are_real(page: Path) -> None:
                 continue
         root = get_command(app)
         assert isinstance(root, Group)
-        command = root.commands[name]
+        command = root.get_command(Context(root), name)
         if isinstance(command, Group) and words:
             command = command.commands[words[0]]
+        assert command is not None, line
         options = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options, line
 

@@ -456,8 +456,8 @@ class TransactionalStockStore(StockStore):
         raise FenceRefused(superseded(sku, token, fence))
 
     @override
-    async def ask_sender(self, sku: str, wish: str) -> None:
-        await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish))
+    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
+        return await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish, instead_of))
 
     @override
     async def erase(
@@ -489,7 +489,7 @@ class TransactionalStockStore(StockStore):
         return await self._run(self._readers, lambda call: tables.exchange_notices(call, put, drop))
 
     @override
-    async def ping(self, *, timeout_s: float | None = None) -> None:
+    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
         # A write, as a replica, or a server that was made read-only, answers a SELECT as if all were well.
         limit_s = self._client.timeout_s if timeout_s is None else min(timeout_s, self._client.timeout_s)
         await self._run(self._readers, tables.write_something, limit_s)

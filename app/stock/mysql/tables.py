@@ -28,6 +28,7 @@ SCHEMA: Final = tuple(
 COLUMNS: Final = (
     ("seckill_items", "held", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
     ("seckill_items", "layout", "BIGINT UNSIGNED NOT NULL DEFAULT 1"),
+    ("seckill_outbox", "number", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
 )
 _ROWS_OF_SALES: Final = (
     *("seckill_orders", "seckill_buyers", "seckill_keys"),
@@ -479,11 +480,15 @@ async def find_outbox(call: Call, skus: Sequence[str]) -> dict[str, Outbox]:
     """See `StockStore.outbox`."""
     rows = await rows_of(
         call,
-        "SELECT sku, seckill_items.sale, IF(seckill_items.sale = seckill_outbox.sale, body, ''), wish "
+        "SELECT sku, seckill_items.sale, seckill_items.sale = seckill_outbox.sale, body, wish, number "
         f"FROM seckill_items LEFT JOIN seckill_outbox USING (sku) WHERE sku IN ({places(skus)})",
         skus,
     )
-    return {plain(sku): Outbox(str(sale), plain(body) or "", plain(wish) or "") for sku, sale, body, wish in rows}
+    found = {}
+    for sku, sale, current, body, wish, number in rows:
+        own = (plain(body) or "", number) if current else ("", 0)
+        found[plain(sku)] = Outbox(str(sale), own[0], plain(wish) or "", own[1])
+    return found
 
 
 async def save_outbox(call: Call, sku: str, fence: Fence, outbox: Outbox) -> tuple[str | None, int | None] | None:
@@ -492,24 +497,28 @@ async def save_outbox(call: Call, sku: str, fence: Fence, outbox: Outbox) -> tup
     await call.run(
         "INSERT INTO seckill_outbox SET sku = %s, body = '', wish = '' ON DUPLICATE KEY UPDATE sku = sku", (sku,)
     )
-    seen = await rows_of(call, "SELECT source, token FROM seckill_outbox WHERE sku = %s FOR UPDATE", (sku,))
-    source, token = map(plain, seen[0])
+    columns = "source, token, sale, number"
+    seen = await rows_of(call, f"SELECT {columns} FROM seckill_outbox WHERE sku = %s FOR UPDATE", (sku,))
+    source, token, sale, number = map(plain, seen[0])
     if source is not None and (source != fence.source or token > fence.token):
         return source, token
+    if (token, sale) == (fence.token, int(outbox.sale)) and number > outbox.number:
+        return None  # it was long on its way
     answer = await call.run(
-        f"UPDATE seckill_outbox SET {_THIS_SALE}, body = %s, source = %s, token = %s, wish = IF(wish = %s, '', wish) "
-        "WHERE sku = %s AND %s = (SELECT sale FROM seckill_items WHERE sku = %s)",
-        (sku, outbox.text, fence.source, fence.token, outbox.wish, sku, int(outbox.sale), sku),
+        f"UPDATE seckill_outbox SET {_THIS_SALE}, body = %s, number = %s, source = %s, token = %s, "
+        "wish = IF(wish = %s, '', wish) WHERE sku = %s AND %s = (SELECT sale FROM seckill_items WHERE sku = %s)",
+        (sku, outbox.text, outbox.number, fence.source, fence.token, outbox.wish, sku, int(outbox.sale), sku),
     )
     return None if answer.matched else (None, None)
 
 
-async def ask_sender(call: Call, sku: str, wish: str) -> None:
+async def ask_sender(call: Call, sku: str, wish: str, instead_of: str) -> bool:
     """See `StockStore.ask_sender`."""
     await call.run(
-        "INSERT INTO seckill_outbox (sku, body, wish) VALUES (%s, '', %s) ON DUPLICATE KEY UPDATE wish = VALUES(wish)",
-        (sku, wish),
+        "INSERT INTO seckill_outbox (sku, body, wish) VALUES (%s, '', '') ON DUPLICATE KEY UPDATE sku = sku", (sku,)
     )
+    answer = await call.run("UPDATE seckill_outbox SET wish = %s WHERE sku = %s AND wish = %s", (wish, sku, instead_of))
+    return bool(answer.matched)
 
 
 async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:

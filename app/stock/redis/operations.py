@@ -88,6 +88,7 @@ class RedisOperations(StockStore):
         self._set, self._level, self._accept = Script("set.lua"), Script("level.lua"), Script("accept.lua")
         self._remove, self._unfence = Script("remove.lua"), Script("unfence.lua")
         self._ping, self._save_outbox = Script("ping.lua"), Script("outbox.lua")
+        self._ask_sender = Script("wish.lua")
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(mark_of))
 
     @override
@@ -359,29 +360,31 @@ class RedisOperations(StockStore):
         async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
             for sku in skus:
                 pipe.hget(self._keys(sku).fence, "generation")
-                pipe.hmget(self._keys(sku).outbox, "text", "wish")
+                pipe.hmget(self._keys(sku).outbox, "text", "wish", "number")
             answers = await pipe.execute(raise_on_error=False)
         found: dict[str, Outbox | StockError] = {}
         for sku, sale, noted in zip(skus, answers[::2], answers[1::2], strict=True):
             if isinstance(sale, Exception) or isinstance(noted, Exception):
                 found[sku] = StockCorrupt(f"the key {self._keys(sku).outbox!r} holds something that is not ours")
             else:
-                found[sku] = Outbox(sale or "", noted[0] or "", noted[1] or "")
+                text, wish, number = (one or "" for one in noted)
+                found[sku] = Outbox(sale or "", text, wish, int(number) if number.isdecimal() else 0)
         return found
 
     @override
     async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
         keys, request = self._keys(sku), {"source": fence.source, "token": str(fence.token)}
-        request |= {"sale": outbox.sale, "text": outbox.text, "wish": outbox.wish}
+        request |= {"sale": outbox.sale, "text": outbox.text, "wish": outbox.wish, "number": str(outbox.number)}
         argument = json.dumps(request)
         answer = await self._readers.run(self._save_outbox, (keys.fence, keys.outbox), argument, durable=True)
         if answer[0] != "ok":
             raise refusal_of(sku, fence, answer)
 
     @override
-    async def ask_sender(self, sku: str, wish: str) -> None:
-        async with self._readers.commands() as redis:
-            await redis.hset(self._keys(sku).outbox, "wish", wish)
+    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
+        argument = json.dumps({"wish": wish, "instead_of": instead_of})
+        answer: str = await self._readers.run(self._ask_sender, (self._keys(sku).outbox,), argument, durable=True)
+        return answer == "ok"
 
     @override
     async def erase(self, sku: str, buyer: str, under: Under, *, by: str = "") -> int:
@@ -399,16 +402,22 @@ class RedisOperations(StockStore):
         return found
 
     @override
-    async def ping(self, *, timeout_s: float | None = None) -> None:
-        keys = (
-            [*keys_of("ping").all, "seckill:{ping}:written"]
-            if self._clustered
-            else [*keys_of(DEFAULT_SKU).all, "seckill:ping"]
-        )
+    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
+        if not self._clustered:
+            await self._ping_at(DEFAULT_SKU, "seckill:ping", timeout_s)
+            return
+        named = [sku for sku in skus if sku != DEFAULT_SKU] or ["ping"]
+        pings = [self._ping_at(sku, f"seckill:{{{sku}}}:written", timeout_s) for sku in named]
+        said = await asyncio.gather(*pings, return_exceptions=True)
+        if None not in said:
+            raise next(error for error in said if error is not None)
+
+    async def _ping_at(self, sku: str, written: str, timeout_s: float | None) -> None:
         request = json.dumps({"instance": self._instance})
+        keys = [*keys_of(sku).all, written]
         answer = await self._readers.run(self._ping, keys, request, durable=True, timeout_s=timeout_s)
         if answer != "ok":
-            raise refusal_of(DEFAULT_SKU, None, answer)
+            raise refusal_of(sku, None, answer)
 
     @override
     async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:

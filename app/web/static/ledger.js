@@ -9,6 +9,7 @@ import { written } from "./money.js";
 import { named, nameOf, numberOf, skuOf } from "./order_id.js";
 import { furnish, wireRoom } from "./room.js";
 import { command, leave, toTheDoor } from "./session.js";
+import { wireUndelivered } from "./undelivered.js";
 
 const PAGE = 50;
 const PATIENCE_MS = 20_000;
@@ -245,4 +246,5 @@ part("close").addEventListener("click", () => {
   last?.querySelector("button").focus();
 });
 part("leave").addEventListener("click", leave);
+wireUndelivered(sku, moment);
 begin();

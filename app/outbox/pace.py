@@ -1,0 +1,55 @@
+"""Keeps the sender's work to a share of its instance's time while buyers, who go first, wait there."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Generator
+from types import coroutine
+from typing import Any, Final, TypeVar
+
+Answer = TypeVar("Answer")
+
+_SHARE: Final = 0.1  # of one core. With two instances, of which one sends, a twentieth of the sale's
+_DEBT_MAX_S: Final = 1.0
+
+
+class Pace:
+    """Counts the CPU time of what it is given to do, and says how long to rest for it. Lives on one event loop.
+
+    `busy`: whether buyers wait.
+    """
+
+    def __init__(self, busy: Callable[[], bool]) -> None:
+        self._busy = busy
+        self._owed_until = 0.0
+        self._turn = asyncio.Lock()
+
+    async def counted(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Do this, and count it."""
+        return await self._stepped(work)
+
+    @coroutine
+    def _stepped(self, work: Coroutine[Any, Any, Answer]) -> Generator[Any, Any, Answer]:
+        step, given = work.send, None
+        while True:
+            began = time.thread_time()
+            try:
+                awaited = step(given)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                self._count(time.thread_time() - began)
+            try:
+                step, given = work.send, (yield awaited)
+            except BaseException as error:
+                step, given = work.throw, error
+
+    def _count(self, worked_s: float) -> None:
+        now = time.monotonic()
+        self._owed_until = min(now + _DEBT_MAX_S, max(now, self._owed_until) + worked_s / _SHARE)
+
+    async def rest(self) -> None:
+        """Let others have their turn, and while buyers wait, until our share allows more work: one after the other."""
+        await asyncio.sleep(0)
+        async with self._turn:
+            while self._busy() and (owed_s := self._owed_until - time.monotonic()) > 0:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(owed_s)

@@ -1,0 +1,130 @@
+"""A pull beside the push: the events behind a cursor, item by item, as the webhook has them.
+
+A cursor is how far somebody has come in each item's journal, so a page may be asked for again at any time. An item that
+it doesn't name begins at its first event: one that is new, or came back after it was removed. Of a new sale, all events
+come; those of the one before that were not read are gone with its orders.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from app.errors import StockCorrupt, StockError, UnknownItem
+from app.outbox.message import Message
+from app.outbox.pace import Pace
+from app.outbox.references import References
+from app.outbox.state import rank
+from app.stock import Level, Outbox, StockStore
+
+ITEMS_MAX: Final = 200  # of a cursor
+CURSOR_MAX: Final = 20_000  # characters
+_CURSOR_BYTES_MAX: Final = 100_000  # of JSON
+_SKUS_AT_ONCE: Final = 100
+_PAGE: Final = 100
+
+
+class Place(NamedTuple):
+    """A place in the journal of an item's sale: behind that entry."""
+
+    sale: str
+    entry: str
+
+
+class Pulled(NamedTuple):
+    """Some events. `next`: the cursor behind them; `more`: there were others; `unread`: items whose data are odd."""
+
+    messages: Sequence[Message]
+    next: str
+    more: bool
+    unread: Sequence[str]
+
+
+class Pull:
+    """Reads the journals for whoever asks, within a share of the instance's time while buyers wait (`busy`)."""
+
+    def __init__(self, store: StockStore, busy: Callable[[], bool]) -> None:
+        self._store = store
+        self._references = References(store)
+        self._pace = Pace(busy)
+
+    async def read(self, skus: Sequence[str], after: str, *, limit: int) -> Pulled:
+        """The events of these items behind a cursor ("": all), `limit` at most. Raises `ValueError`."""
+        return await self._pace.counted(self._read(skus, _parsed(after), limit))
+
+    async def _read(self, skus: Sequence[str], places: dict[str, Place], limit: int) -> Pulled:
+        sales, last, unread = await self._look(skus)
+        places = {sku: place for sku, place in places.items() if sales.get(sku) == place.sale or sku in unread}
+        behind = [sku for sku in sales if last[sku] not in (None, places[sku].entry if sku in places else None)]
+        found: dict[str, list[Message]] = {sku: [] for sku in behind}
+        left = limit
+        while behind and left:
+            share = max(1, min(_PAGE, left // len(behind)))
+            for sku in behind[:left]:
+                try:
+                    page = await self._page(sku, places.get(sku), share)
+                except StockCorrupt:
+                    unread.append(sku)
+                    behind.remove(sku)
+                    continue
+                found[sku] += page
+                left -= len(page)
+                if page:
+                    places[sku] = Place(sales[sku], page[-1].id.rpartition("~")[2])
+                if len(page) < share:
+                    behind.remove(sku)
+                await self._pace.rest()
+        again = (await self._look(list(found)))[0] if found else {}
+        changed = {sku for sku in found if again.get(sku) != sales[sku]}  # these may be of another sale
+        messages = [one for sku, some in found.items() if sku not in changed for one in some]
+        kept = {sku: place for sku, place in places.items() if sku not in changed and (sku in skus or sku in unread)}
+        more = bool(changed) or any(sku not in kept or kept[sku].entry != last[sku] for sku in behind)
+        return Pulled(messages, _text(kept), more, sorted(unread))
+
+    async def _look(self, skus: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
+        """The sale and the last entry of each item, and the items that can't be read. Raises for the only one."""
+        sales, last, unread = dict[str, str](), dict[str, str | None](), list[str]()
+        for first in range(0, len(skus), _SKUS_AT_ONCE):
+            page = skus[first : first + _SKUS_AT_ONCE]
+            outboxes, levels = await self._store.outbox(page), await self._store.levels(page)
+            for sku in page:
+                outbox, level = outboxes[sku], levels[sku]
+                if isinstance(level, Level) and isinstance(outbox, Outbox):
+                    sales[sku], last[sku] = outbox.sale, level.last_entry
+                    continue
+                error = next(one for one in (level, outbox) if isinstance(one, StockError))
+                if len(skus) == 1 or not isinstance(error, StockCorrupt | UnknownItem):
+                    raise error
+                unread += [] if isinstance(error, UnknownItem) else [sku]  # it was removed a moment ago
+        return sales, last, unread
+
+    async def _page(self, sku: str, place: Place | None, limit: int) -> list[Message]:
+        events = await self._store.journal(sku, after=place.entry if place else None, limit=limit)
+        return [Message.of(event, await self._references.of(event)) for event in events]
+
+
+def _text(places: Mapping[str, Place]) -> str:
+    packed = zlib.compress(json.dumps(places, sort_keys=True, separators=(",", ":")).encode())
+    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+
+
+def _parsed(text: str) -> dict[str, Place]:
+    if not text:
+        return {}
+    try:
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        unpacking = zlib.decompressobj()
+        unpacked = unpacking.decompress(packed, _CURSOR_BYTES_MAX)
+        found = {sku: Place(*place) for sku, place in json.loads(unpacked).items()}
+        for place in found.values():
+            rank(place.entry)
+        if (
+            not unpacking.eof
+            or unpacking.unused_data
+            or not all(isinstance(place.sale, str) for place in found.values())
+        ):
+            raise ValueError
+    except (ValueError, TypeError, AttributeError, zlib.error, RecursionError):
+        raise ValueError("not a cursor: give what `next` was, or nothing, which begins at the first event") from None
+    return found

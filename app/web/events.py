@@ -1,0 +1,99 @@
+"""The events of orders, pulled by the shop's back end: the webhook's, with the same ids and bodies."""
+
+import logging
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from pydantic_core import to_json
+
+from app.errors import EXPECTED
+from app.outbox.pull import CURSOR_MAX, ITEMS_MAX, Pulled
+from app.web.auth import SHOP
+from app.web.orders import AnySku
+from app.web.problems import invalid_field, responses
+from app.web.state import State, state_of
+
+_log = logging.getLogger(__name__)
+
+router = APIRouter(tags=["events"], dependencies=[SHOP], responses=responses(401, 403, 503))
+
+_STREAM: Final = "text/event-stream"
+_STREAM_PAGE: Final = 100
+
+
+class MessageView(BaseModel):
+    """An event, as the webhook has it."""
+
+    id: str = Field(description="the same each time; the webhook's `webhook-id`")
+    type: str
+    timestamp: str
+    data: dict[str, Any]
+
+
+class EventsView(BaseModel):
+    """Some events: those of one order in order."""
+
+    events: list[MessageView]
+    next: str = Field(description="the cursor behind them: give it as `after`, now or later")
+    more: bool = Field(description="whether others are there already")
+    unread: list[str] = Field(description="items whose data are odd: their events are missing here, and come later")
+
+
+@router.get(
+    "/events",
+    response_model=EventsView,
+    responses={200: {"content": {_STREAM: {}}}, **responses(400, 404, 422)},
+)
+async def events(
+    request: Request,
+    sku: AnySku = None,
+    after: Annotated[str, Query(max_length=CURSOR_MAX, description="a cursor; empty: from the first event on")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000, description="of a stream: 100 at most in a message")] = 1000,
+    last_event_id: Annotated[
+        str, Header(max_length=CURSOR_MAX, description="a cursor, as a stream's client sends it; before `after`")
+    ] = "",
+) -> Response:
+    """The events of an item, or of all (200 items at most), behind a cursor.
+
+    An item that a cursor doesn't name begins at its first event, as a new sale does. With `Accept: text/event-stream`
+    it is a stream of such answers, as events come; the id of each is the cursor behind it. It needs the shop's bearer
+    token (`SECKILL_SHOP_TOKEN`), or an operator's.
+    """
+    state, field = state_of(request), "last-event-id" if last_event_id else "after"
+    cursor = last_event_id or after
+    if _STREAM not in request.headers.get("accept", ""):
+        pulled = await _pulled(state, sku, cursor, limit, field)
+        return Response(body_of(pulled), media_type="application/json", headers={"Cache-Control": "no-store"})
+    state.followers.ensure_room()
+    first: Pulled | None = await _pulled(state, sku, cursor, min(limit, _STREAM_PAGE), field)
+
+    async def look() -> tuple[str, str] | None:
+        nonlocal first, cursor
+        try:
+            pulled = first or await _pulled(state, sku, cursor, min(limit, _STREAM_PAGE), field)
+        except EXPECTED as error:
+            _log.debug("a stream of events waits: %s", error)
+            return None
+        first, cursor = None, pulled.next
+        return (body_of(pulled).decode(), pulled.next) if pulled.messages else None
+
+    return state.followers.follow(look)
+
+
+async def _pulled(state: State, sku: str | None, cursor: str, limit: int, field: str) -> Pulled:
+    skus = [sku] if sku is not None else await state.items.at()
+    if len(skus) > ITEMS_MAX:
+        raise invalid_field("sku", f"name an item: there are more than {ITEMS_MAX}, too many for one cursor")
+    try:
+        return await state.pull.read(skus, cursor, limit=limit)
+    except ValueError as error:
+        raise invalid_field(field, str(error), where="header" if field == "last-event-id" else "query") from None
+
+
+def body_of(pulled: Pulled) -> bytes:
+    """The answer, as an `EventsView` has it: the bodies are there already, and are not made again."""
+    events = b",".join(one.named for one in pulled.messages)
+    about = to_json({"next": pulled.next, "more": pulled.more, "unread": pulled.unread})
+    return b'{"events":[' + events + b"]," + about[1:]
