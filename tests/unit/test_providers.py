@@ -316,7 +316,7 @@ def test_stripes_minor_units(currency: str, theirs: int, iso: int) -> None:
     assert part["so_far"] == iso
     units = classes({"stripe": ["whsec_"]})["stripe"].units
     assert units is not None
-    assert units.own(iso, currency.upper()) == theirs
+    assert units.theirs(iso, currency.upper()) == theirs
 
 
 @needs_stripe
