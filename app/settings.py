@@ -353,6 +353,7 @@ class Settings(BaseSettings):
         "admin_token",
         "admin_tokens",
         "webhook_url",
+        "alipay_key",
         "provider_secrets",
         "pay_url",
         "refunds",

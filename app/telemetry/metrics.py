@@ -28,11 +28,13 @@ _CHANGES: Final = {
     "hold": "held sold_out limit_reached not_started ended paused",
     "confirm": "confirmed already_confirmed duplicate_payment payment_ref_in_use refund_due amount_mismatch not_found",
     "extend": "extended already_extended confirmed expired cancelled refunded not_found",
-    "cancel": "cancelled already_cancelled confirmed expired refunded not_found",
-    "refund": "refunded partly_refunded already_refunded nothing_due not_found",
+    "cancel": "cancelled partly_cancelled too_much already_cancelled confirmed expired refunded not_found",
+    "refund": "refunded partly_refunded too_much already_refunded nothing_due not_found",
+    "request": "requested already_requested nothing_due not_found",
+    "incident": "noted already_noted not_found",
     "expire": "done more",
 }
-_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused", "HoldsNotPossible")
+_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused", "HoldsNotPossible", "EarlierSale")
 _BLOCKED_MAX: Final = 100  # items with a series of their own
 _AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned")
 _FAILURES: Final = (

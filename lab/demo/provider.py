@@ -4,10 +4,9 @@ Callbacks come late, twice, and out of order, are signed as Standard Webhooks ha
 answers with 2xx. Nobody's money is involved. `/sandbox` plays a provider's bad days one by one (`lab.demo.sandbox`);
 `/refunds` gives money back, as a shop asks for it, and `/payments` is what was paid and given back.
 
-    python -m lab.demo.provider --port 8070 --shop http://127.0.0.1:8080,http://127.0.0.1:8090
+    python -m lab.demo.sandbox --port 8070 --shop http://127.0.0.1:8080,http://127.0.0.1:8090
 """
 
-import argparse
 import asyncio
 import base64
 import html
@@ -27,8 +26,6 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 import standardwebhooks
-import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -39,7 +36,7 @@ from lab.servers.process import Process, free_port, port_is_free
 
 SECRET: Final = f"{PREFIX}PAYMENTS_SECRET"
 PRICE: Final[TermsChange] = {"price": 19_900, "currency": "CNY"}  # of the lamp, as the catalogue says it
-_PORT: Final = 8070
+PORT: Final = 8070
 _FIRST_S: Final = 1.0
 _AGAIN_S: Final = 2.5
 _DECLINED_S: Final = 4.0  # a decline is told after the success that followed it
@@ -268,9 +265,8 @@ def _form(hold: dict[str, Any], back: str, said: str = "") -> HTMLResponse:
     return page("Payment", status, f"<dl>{rows}</dl>", f'<form method="post" action="/pay">{hidden}{buttons}</form>')
 
 
-def application(provider: Provider) -> Starlette:
-    """The provider's pages: the one where a hold is paid, the sandbox, and `/callbacks`, all that the shop was told."""
-    from lab.demo import sandbox  # which builds on the provider
+def routes(provider: Provider) -> list[Route]:
+    """The provider's pages: the one where a hold is paid, and `/callbacks`, all that the shop was told."""
 
     async def ask(request: Request) -> Response:
         hold = await provider.hold(request.query_params.get("hold", ""))
@@ -301,26 +297,25 @@ def application(provider: Provider) -> Starlette:
         paid = await provider.give_back((await request.json()).get("payment_ref", ""))
         return JSONResponse(asdict(paid)) if paid else JSONResponse({"detail": "no such payment"}, status_code=404)
 
-    own = [
+    return [
         Route("/", ask),
         Route("/pay", pay, methods=["POST"]),
         Route("/callbacks", callbacks),
         Route("/payments", payments),
         Route("/refunds", refunds, methods=["POST"]),
     ]
-    return Starlette(routes=[*own, *sandbox.routes(provider)])
 
 
 class ProviderProcess(Process):
     """The provider in a process of its own. `variables`: the settings, without their prefix, that instances need."""
 
     def __init__(self, *, port: int | None = None) -> None:
-        self.port = port or next((one for one in range(_PORT, _PORT + 10) if port_is_free(one)), None) or free_port()
+        self.port = port or next((one for one in range(PORT, PORT + 10) if port_is_free(one)), None) or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
         self.variables = {"PAYMENTS_SECRET": self._secret, "PAY_URL": f"{self.url}/"}
         self._shops: Sequence[str] = ()
-        argv = [sys.executable, "-m", "lab.demo.provider", "--port", str(self.port)]
+        argv = [sys.executable, "-m", "lab.demo.sandbox", "--port", str(self.port)]
         super().__init__(
             "payments",
             lambda _: [*argv, "--shop", ",".join(self._shops)],
@@ -339,17 +334,3 @@ class ProviderProcess(Process):
                 return bool(answer.status == 200)
         except OSError:
             return False
-
-
-def main() -> None:
-    """Serve the provider's page until the process is ended."""
-    parser = argparse.ArgumentParser(description="A pretended payment provider.")
-    parser.add_argument("--port", type=int, default=_PORT)
-    parser.add_argument("--shop", required=True, help="URLs of the shop's instances, with commas")
-    given = parser.parse_args()
-    provider = Provider(given.shop.split(","), os.environ[SECRET])
-    uvicorn.run(application(provider), host="127.0.0.1", port=given.port, log_level="warning")
-
-
-if __name__ == "__main__":
-    main()

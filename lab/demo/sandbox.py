@@ -1,22 +1,26 @@
 """The bad days of a payment provider, one button each: what it does, what the service answers, how the order stands."""
 
+import argparse
 import asyncio
 import base64
 import html
+import os
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import httpx
+import uvicorn
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-if TYPE_CHECKING:
-    from lab.demo.provider import Payment, Provider
+from lab.demo import provider as till
+from lab.demo.provider import PORT, SECRET, Payment, Provider, amount_of, page
 
 _KEPT: Final = 200
 _PATIENCE_S: Final = 5.0  # a page is not shown later; what takes longer is seen when it is loaded again
@@ -40,14 +44,14 @@ class Play:
 class Till:
     """The provider in the middle of a bad day, with one hold. `costs`: what is to be paid for it."""
 
-    def __init__(self, provider: "Provider", hold: dict[str, Any], play: Play) -> None:
+    def __init__(self, provider: Provider, hold: dict[str, Any], play: Play) -> None:
         self._provider = provider
         self._hold = hold
         self._play = play
         self.hold: str = hold["id"]
         self.costs: int = hold.get("to_pay") or 0
 
-    def paid(self, amount: int | None = None, currency: str | None = None) -> "Payment":
+    def paid(self, amount: int | None = None, currency: str | None = None) -> Payment:
         """The buyer has paid."""
         return self._provider.pay(self._hold, amount, currency)
 
@@ -60,15 +64,15 @@ class Till:
         self.note("waits until the hold has run out")
         await self._provider.until_over(self._hold)
 
-    async def succeeded(self, paid: "Payment", name: str = "", **more: Any) -> None:
+    async def succeeded(self, paid: Payment, name: str = "", **more: Any) -> None:
         """Report a payment."""
         await self.tell("payment.succeeded", paid.told(**more), name)
 
-    async def refunded(self, paid: "Payment", amount: int | None = None) -> None:
+    async def refunded(self, paid: Payment, amount: int | None = None, kind: str = "payment.refunded") -> None:
         """Give back a payment, or a part of it, and report it."""
         paid.given_back = paid.amount if amount is None else amount
         part = {"amount": amount, "currency": paid.currency if amount is not None else None}
-        await self.tell("payment.refunded", {"hold": paid.hold, "payment_ref": paid.ref} | part)
+        await self.tell(kind, {"hold": paid.hold, "payment_ref": paid.ref} | part)
 
     async def tell(self, kind: str, data: dict[str, Any], name: str = "", *, signed_with: str | None = None) -> None:
         """Send a callback, and again while nobody can take it."""
@@ -156,7 +160,7 @@ async def _dispute(till: Till) -> None:
     paid = till.paid()
     await till.succeeded(paid)
     await till.tell("payment.disputed", paid.told())
-    await till.refunded(paid)
+    await till.refunded(paid, kind="payment.dispute_lost")
 
 
 async def _foreign(till: Till) -> None:
@@ -197,7 +201,7 @@ DAYS: Final[dict[str, Day]] = {
 class Sandbox:
     """Plays bad days, and remembers them, the last one first."""
 
-    def __init__(self, provider: "Provider") -> None:
+    def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self.plays: deque[Play] = deque(maxlen=_KEPT)
 
@@ -239,10 +243,8 @@ article h3 { margin: 0; font-size: 1rem; } code { font-size: .875rem; } article 
 """
 
 
-def routes(provider: "Provider") -> list[Route]:
+def routes(provider: Provider) -> list[Route]:
     """The sandbox's pages; what was played is at `/sandbox/plays` as JSON."""
-    from lab.demo.provider import amount_of, page
-
     sandbox = Sandbox(provider)
 
     async def show(request: Request) -> Response:
@@ -307,3 +309,18 @@ def _told(play: Play) -> str:
     )
     state = f"<p>The order: <strong>{html.escape(play.state)}</strong></p>" if play.done else "<p>It goes on …</p>"
     return f"<article><h3>{DAYS[play.day].label}</h3><ol>{steps}</ol>{state}</article>"
+
+
+def main() -> None:
+    """Serve the provider's pages until the process is ended."""
+    parser = argparse.ArgumentParser(description="A pretended payment provider.")
+    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--shop", required=True, help="URLs of the shop's instances, with commas")
+    given = parser.parse_args()
+    provider = Provider(given.shop.split(","), os.environ[SECRET])
+    pages = Starlette(routes=[*till.routes(provider), *routes(provider)])
+    uvicorn.run(pages, host="127.0.0.1", port=given.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

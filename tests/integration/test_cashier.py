@@ -14,8 +14,8 @@ from starlette.requests import Request as Asked
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from app.cashier import Cashier
-from app.cashier.provider import Became, Wish, connect
+from app.cashier import Cashier, connect
+from app.cashier.provider import Became, Wish
 from app.errors import ConfigurationError
 from app.orders import Cancel, Confirm, EventKind, Hold, Order, OrderId, OrderState, Refund, RequestOutcome
 from app.orders.record import Request

@@ -32,7 +32,7 @@ ANSWERS = {
     "currency": (["200 amount_mismatch"], "held"),
     "part": (["200 confirmed", "200 partly_refunded"], "confirmed"),
     "whole": (["200 confirmed", "200 refunded"], "refunded"),
-    "dispute": (["200 confirmed", "200 ignored", "200 refunded"], "refunded"),
+    "dispute": (["200 confirmed", "200 noted", "200 refunded"], "refunded"),
     "foreign": (["200 ignored", "200 ignored"], "held"),
     "unsigned": (["400 Not signed by the payment provider"] * 2, "held"),
     "large": (["200 confirmed"], "confirmed"),

@@ -136,6 +136,7 @@ REPORTS: dict[str, tuple[object, ...]] = {
     "fallback": ("away",),
     "audited": ("consistent",),
     "delivered": ("delivered",),
+    "refunded": ("done",),
 }
 
 
