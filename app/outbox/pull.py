@@ -18,8 +18,7 @@ from app.outbox.references import References
 from app.outbox.state import rank
 from app.stock import Level, Outbox, StockStore
 
-ITEMS_MAX: Final = 200  # of a cursor
-CURSOR_MAX: Final = 20_000  # characters
+ITEMS_MAX: Final = 100  # of a cursor: however long their names are, it fits into the head of a request
 _CURSOR_BYTES_MAX: Final = 100_000  # of JSON
 _SKUS_AT_ONCE: Final = 100
 _PAGE: Final = 100

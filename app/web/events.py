@@ -3,13 +3,13 @@
 import logging
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from app.errors import EXPECTED
-from app.outbox.pull import CURSOR_MAX, ITEMS_MAX, Pulled
+from app.outbox.pull import ITEMS_MAX, Pulled
 from app.web.auth import SHOP
 from app.web.orders import AnySku
 from app.web.problems import invalid_field, responses
@@ -49,20 +49,17 @@ class EventsView(BaseModel):
 async def events(
     request: Request,
     sku: AnySku = None,
-    after: Annotated[str, Query(max_length=CURSOR_MAX, description="a cursor; empty: from the first event on")] = "",
+    after: Annotated[str, Query(description="a cursor; empty: from the first event on")] = "",
     limit: Annotated[int, Query(ge=1, le=1000, description="of a stream: 100 at most in a message")] = 1000,
-    last_event_id: Annotated[
-        str, Header(max_length=CURSOR_MAX, description="a cursor, as a stream's client sends it; before `after`")
-    ] = "",
 ) -> Response:
-    """The events of an item, or of all (200 items at most), behind a cursor.
+    """The events of an item, or of all (100 items at most), behind a cursor.
 
     An item that a cursor doesn't name begins at its first event, as a new sale does. With `Accept: text/event-stream`
-    it is a stream of such answers, as events come; the id of each is the cursor behind it. It needs the shop's bearer
-    token (`SECKILL_SHOP_TOKEN`), or an operator's.
+    it is a stream of such answers, as events come; the id of each is the cursor behind it, and `Last-Event-ID` goes
+    before `after`. It needs the shop's bearer token (`SECKILL_SHOP_TOKEN`), or an operator's.
     """
-    state, field = state_of(request), "last-event-id" if last_event_id else "after"
-    cursor = last_event_id or after
+    state, resumed = state_of(request), request.headers.get("last-event-id", "")
+    cursor, field = resumed or after, "last-event-id" if resumed else "after"
     if _STREAM not in request.headers.get("accept", ""):
         pulled = await _pulled(state, sku, cursor, limit, field)
         return Response(body_of(pulled), media_type="application/json", headers={"Cache-Control": "no-store"})

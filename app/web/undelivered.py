@@ -1,9 +1,9 @@
 """The events that did not leave, for the control room: what is parked or dead, and having it sent again."""
 
-from typing import Literal, Self
+from typing import Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.operator import deliveries
 from app.outbox.state import Wish
@@ -41,18 +41,11 @@ class UndeliveredView(BaseModel):
 
 
 class Replay(BaseModel):
-    """The events to send again: those that are dead, or all since a moment. What is parked is tried at once."""
+    """The events to send again: without a moment those that are parked or dead."""
 
     model_config = ConfigDict(extra="forbid")
 
-    dead: bool = Field(False, strict=True)
-    since: float | None = Field(None, ge=0, le=1e11, description="in seconds since 1970")
-
-    @model_validator(mode="after")
-    def _says_what(self) -> Self:
-        if self.dead == (self.since is not None):
-            raise ValueError("say either dead or since")
-        return self
+    since: float | None = Field(None, ge=0, le=1e11, description="all of this moment or later, in seconds since 1970")
 
 
 class ReplayView(BaseModel):
@@ -74,5 +67,5 @@ async def undelivered(request: Request, sku: AnySku = None) -> UndeliveredView:
 async def replay(request: Request, given: Replay, sku: AnySku = None) -> ReplayView:
     """Have the sender send events of an item, or of all, again, within some seconds, or when there is one."""
     state = state_of(request)
-    wish = Wish(dead=given.dead, at=given.since)
+    wish = Wish(dead=given.since is None, at=given.since)
     return ReplayView(items=await deliveries.replay(state.store, await state.orders.named(sku), wish))

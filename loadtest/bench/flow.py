@@ -1,6 +1,6 @@
 """`make bench`, the whole flow: hold, the provider's signed callback, and the event that says so at the shop's door.
 
-    python -m loadtest.bench.flow [--buyers 3000] [--connections 100] [--instances 2] [--report DIR]
+    python -m loadtest.bench.flow [--buyers 3000] [--connections 100] [--instances 2] [--batch 1] [--report DIR]
 
 A round ends when the receiver has the `order.confirmed` of every buyer. Payer, receiver, servers and instances share
 the cores of this machine.
@@ -43,12 +43,13 @@ class Receiver:
         self.all_there = asyncio.Event()
 
     async def take(self, request: Request) -> Response:
-        """Take an event."""
-        event = await request.json()
-        if event["type"] == "order.confirmed":
-            self._confirmed.add(event["data"]["order"])
-            if len(self._confirmed) == self._buyers:
-                self.all_there.set()
+        """Take an event, or a batch."""
+        found = await request.json()
+        for event in found.get("events", [found]):
+            if event["type"] == "order.confirmed":
+                self._confirmed.add(event["data"]["order"])
+        if len(self._confirmed) == self._buyers:
+            self.all_there.set()
         return Response(status_code=204)
 
 
@@ -121,11 +122,13 @@ def main() -> int:
     parser.add_argument("--buyers", type=int, default=3000)
     parser.add_argument("--connections", type=int, default=100)
     parser.add_argument("--instances", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=1, help="events of a request at most")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--report", type=Path, default=Path("bench-report"))
     options = parser.parse_args()
     console, port, found = Console(), free_port(), list[dict[str, Any]]()
     own = {"WEBHOOK_URL": f"http://127.0.0.1:{port}/", "WEBHOOK_SECRET": _SECRET, "PAYMENTS_SECRET": _SECRET}
+    own |= {"WEBHOOK_BATCH": str(options.batch)}
     contender = replace(CONTENDERS["holds"], settings=CONTENDERS["holds"].settings | own)
     with Stand() as stand, console.status("Starting etcd, the store and the instances"):
         running = stand.start(contender, options.instances)

@@ -118,7 +118,11 @@ def _rightly_refused(answer: Any) -> bool:
         return bool(answer.status_code == 412)
     problem = answer.json()
     said = [(error["field"], error["message"][:20]) for error in problem["errors"]]
-    rightly = [("after", "not an order of item"), ("ends_at", "ends_at must be late")]
+    rightly = [
+        ("after", "not an order of item"),
+        ("after", "not a cursor: give w"),
+        ("ends_at", "ends_at must be late"),
+    ]
     rightly += [(name, "a price and its curr") for name in ("price", "currency")]
     rightly += [("Idempotency-Key", "a part needs one: tw"), ("units", "some of the units ne")]
     return problem["type"] == "urn:seckill:key-reused" or said in [[one] for one in rightly]

@@ -53,7 +53,7 @@ async function replay(wish) {
 /** Show what did not leave of an item, or of all, and make the buttons work; `moment` writes one. */
 export function wireUndelivered(sku, moment) {
   query = sku ? `?sku=${encodeURIComponent(sku)}` : "";
-  part("replay-dead").addEventListener("click", () => replay({ dead: true }));
+  part("replay-dead").addEventListener("click", () => replay({}));
   part("replay").addEventListener("submit", (event) => {
     event.preventDefault();
     replay({ since: new Date(part("replay-since").value).getTime() / 1_000 });
