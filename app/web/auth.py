@@ -163,7 +163,7 @@ def has_rights(request: Request) -> bool:
 async def shop(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_shop_bearer)]) -> None:
     """Let only the shop's back end pass, or an operator with a token."""
     auth: AdminAuth = request.state.seckill.auth
-    if not auth.is_shop(request.headers.get("authorization", "")):
+    if not auth.is_shop(bearer(request.headers.raw)):
         auth.refuse_stranger()
 
 
