@@ -16,7 +16,7 @@ from fencelock import Contender
 from fencelock.contender import printable
 
 _SHOWN_MAX: Final = 200
-_AMOUNTS: Final = ("price", "amount", "expected")  # facts of events
+_AMOUNTS: Final = ("price", "amount", "expected", "subtotal", "given_back")  # facts of events
 
 
 def print_levels(levels: list[Level]) -> None:

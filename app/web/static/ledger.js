@@ -13,7 +13,7 @@ import { wireUndelivered } from "./undelivered.js";
 
 const PAGE = 50;
 const PATIENCE_MS = 20_000;
-const AMOUNTS = ["price", "amount", "expected"]; // facts of events
+const AMOUNTS = ["price", "amount", "expected", "subtotal", "given_back"]; // facts of events
 const FIELDS = ["state", "number", "buyer", "ref"];
 const query = new URLSearchParams(location.search);
 const sku = query.get("sku") ?? ""; // all items without
@@ -125,7 +125,7 @@ function step({ kind, at, token, batch, facts }, currency) {
   time.dateTime = new Date(at * 1_000).toISOString();
   const said = Object.entries(facts).map(([name, value]) => {
     const of = (name === "amount" && facts.currency) || currency; // a payment may be of another one than the order
-    if (name === "pay_by") return `${name} ${moment(value)}`;
+    if (["pay_by", "paid_at"].includes(name)) return `${name} ${moment(value)}`;
     if (AMOUNTS.includes(name) && Number.isInteger(value)) return `${name} ${written(value, of, texts.locale)}`;
     return `${name} ${Array.isArray(value) ? value.join(" ") : value}`;
   });
@@ -137,7 +137,9 @@ function step({ kind, at, token, batch, facts }, currency) {
 }
 
 function factsOf(order) {
-  const { item, buyer, ref, units, toPay, payBy, payment, due, request, key } = texts.facts;
+  const { item, buyer, ref, units, toPay, payBy, payment, due, givenBack, disputed, failed, request, key } = texts.facts;
+  const sum = (amount) => amount > 0 && written(amount, order.currency, texts.locale);
+  const owed = [...order.refunds_due, ...(order.amount_due > 0 ? [sum(order.amount_due)] : [])];
   return [
     [item, order.sku],
     [buyer, order.buyer],
@@ -146,7 +148,10 @@ function factsOf(order) {
     [toPay, money(order)],
     [payBy, order.pay_by && moment(order.pay_by)],
     [payment, order.payment_ref],
-    [due, order.refunds_due.join(room.comma)],
+    [due, owed.join(room.comma)],
+    [givenBack, sum(order.amount_refunded)],
+    [disputed, order.disputed.join(room.comma)],
+    [failed, order.failed.join(room.comma)],
     [request, order.request_id],
     [key, order.key],
   ].flatMap(([name, value]) => (value ? [make("dt", "", name), make("dd", "", value)] : []));
@@ -170,6 +175,7 @@ async function show(id, focus = true) {
 /** The buttons for what can be done with an order now. */
 function actions(order) {
   const found = order.refunds_due.map((ref) => button(order, "refund", texts.giveBack(ref), { payment_ref: ref, restock: false }));
+  if (order.failed.length > 0) found.push(button(order, "refund/retry", texts.retry, {}));
   if (order.state === "held") found.push(button(order, "cancel", texts.cancel));
   if (["sold", "confirmed"].includes(order.state)) {
     const own = order.payment_ref ? { payment_ref: order.payment_ref } : {};
@@ -187,7 +193,7 @@ function button(order, what, words, body, restocks = false) {
     const wish = restocks ? { ...body, restock: part("restock").checked } : body;
     const { answer, problem } = await command("POST", `/orders/${encodeURIComponent(nameOf(order.id))}/${what}`, wish);
     await show(nameOf(order.id));
-    write(part("done"), answer ? (texts.outcomes[answer.outcome] ?? answer.outcome) : problem);
+    write(part("done"), answer ? (texts.outcomes[answer.outcome] ?? answer.outcome ?? texts.retried) : problem);
     look();
   });
   return made;

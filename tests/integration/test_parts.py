@@ -1,0 +1,100 @@
+"""Parts of orders and of payments, over HTTP and by the command: some units, an amount, and the provider's list."""
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import httpx
+import pytest
+
+from lab.servers import EtcdMember, MariaDB, Valkey
+from tests.harness.servers import optional
+from tests.harness.shop import client
+from tests.integration.test_orders import OPERATOR, env, find, hold, pay, seckill
+
+__all__ = ["env"]
+
+
+async def ask(http: httpx.AsyncClient, path: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+    answer = await http.post(path, json=body, headers={"Idempotency-Key": key} if key else {})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.fixture(params=["redis", "mysql"])
+async def http(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey) -> Any:
+    """An instance with 9 units at 499 cents, on both stores."""
+    with optional(MariaDB) if request.param == "mysql" else nullcontext(valkey) as store:
+        async with client(etcd.endpoint, store.url) as http:
+            http.headers.update(OPERATOR)
+            terms = {"price": 499, "currency": "EUR"}
+            await http.put("/stock", json={"stock": 9, "new_sale": True, "forget_orders": "all", **terms})
+            yield http
+
+
+async def test_some_units_and_parts(http: httpx.AsyncClient) -> None:
+    """Twice with one key is once, without a key it is refused by name; units and money are where they belong."""
+    order = await hold(http, "ann", quantity=4)
+    assert (await http.post(f"/holds/{order}/cancel", json={"units": 1})).json()["errors"][0]["field"] == "units"
+    for _ in range(2):
+        told = await ask(http, f"/holds/{order}/cancel", {"units": 1}, "less")
+        assert (told["outcome"], told["quantity"], told["to_pay"]) == ("partly_cancelled", 3, 3 * 499)
+    assert await pay(http, order, "p1", 3 * 499) == "confirmed"
+    part = {"restock": True, "units": 1}
+    refused = await http.post(f"/orders/{order}/refund", json=part)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
+    for _ in range(2):
+        assert (await ask(http, f"/orders/{order}/refund", part, "one"))["outcome"] == "partly_refunded"
+    for key, outcome in (("a", "partly_refunded"), ("a", "partly_refunded"), ("b", "refunded")):
+        wish = {"restock": False, "payment_ref": "p1", "amount": 499}
+        assert (await ask(http, f"/orders/{order}/refund", wish, key))["outcome"] == outcome
+    (seen,) = await find(http)
+    assert (seen["state"], seen["quantity"], seen["amount_refunded"]) == ("refunded", 2, 3 * 499)
+    stock = (await http.get("/stock", headers={"Accept": "application/json"})).json()
+    assert (stock["stock"], stock["lucky"]) == (7, 2)  # the two that were refunded at last are gone
+
+
+async def test_what_is_owed_in_parts(http: httpx.AsyncClient) -> None:
+    """A part that is owed needs attention until it is reported under its name."""
+    order = await hold(http, "ann", quantity=2)
+    await pay(http, order, "p1", 2 * 499)
+    later = {"restock": True, "units": 1, "later": True}
+    await ask(http, f"/orders/{order}/refund", later, "one")
+    too_much = {"restock": False, "payment_ref": "p1", "amount": 500, "later": True}
+    assert (await ask(http, f"/orders/{order}/refund", too_much, "two"))["outcome"] == "too_much"
+    (seen,) = await find(http, state="attention")
+    assert (seen["quantity"], seen["amount_due"], len(seen["parts_due"])) == (1, 499, 1)
+    done = {"restock": False, "payment_ref": "p1", "amount": 499, "part": seen["parts_due"][0]}
+    for _ in range(2):
+        await ask(http, f"/orders/{order}/refund", done)
+    (seen,) = await find(http)
+    assert (seen["attention"], seen["amount_refunded"], seen["state"]) == (False, 499, "confirmed")
+
+
+async def test_the_commands(etcd: EtcdMember, valkey: Valkey, env: dict[str, str], tmp_path: Any) -> None:
+    """Some units are cancelled and refunded by the command; the provider's list agrees, and then it does not."""
+    async with client(etcd.endpoint, valkey.url) as http:
+        http.headers.update(OPERATOR)
+        await http.put("/stock", json={"stock": 9, "price": 499, "currency": "EUR"})
+        order = await hold(http, "ann", quantity=3)
+        told = await seckill("orders", "cancel", order, "--units", "1", "--yes", env=env)
+        assert "partly_cancelled" in told.stdout, told.stderr
+        await pay(http, order, "p1", 2 * 499)
+        more = ("--units", "1", "--restock", "--yes", "--json")
+        told = await seckill("orders", "refund", order, *more, env=env)
+        assert json.loads(told.stdout)["amount_refunded"] == 499, told.stderr
+        told = await seckill("orders", "refund", order, "--amount", "1.00USD", "--yes", env=env)
+        assert "the order is in EUR" in told.stderr
+        assert (await seckill("orders", "retry", order, env=env)).returncode == 1
+        listed = tmp_path / "payments.csv"
+        listed.write_text("payment_ref,kind,amount,currency\np1,charge,9.98,EUR\np1,refund,4.99,EUR\n")
+        told = await seckill("payments", "reconcile", str(listed), env=env)
+        assert (told.returncode, "Each payment is where it should be" in told.stdout) == (0, True), told.stdout
+        listed.write_text("payment_ref,kind,amount,currency\np1,charge,9.98,EUR\np2,charge,1.00,EUR\n")
+        told = await seckill("payments", "reconcile", str(listed), "--json", env=env)
+        causes = {one["payment_ref"]: one["cause"] for one in json.loads(told.stdout)["differences"]}
+        assert (told.returncode, causes) == (1, {"p1": "given_back_here", "p2": "no_order"})
+        listed.write_text("a,b\n1,2\n")
+        told = await seckill("payments", "reconcile", str(listed), env=env)
+        assert (told.returncode, "no column 'payment_ref'" in told.stderr) == (2, True)
