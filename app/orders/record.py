@@ -420,10 +420,14 @@ def first_steps(layout: int, kind: EventKind, at_ms: int, facts: Mapping[str, An
 def _of_steps(steps: list[list[Any]], payment_ref: str | None, amount: int | None) -> dict[str, Any]:
     """The fields of a record that layout 1 doesn't have."""
     payments: dict[str, Payment] = {}
+    back: dict[str, Back] = {}
     for kind, *_, facts in steps:
         if kind in (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE, EventKind.CONFIRMED):
             told = Payment(facts["payment_ref"], facts.get("amount"), facts.get("currency"))
             payments[told.ref] = told.after(payments.get(told.ref))
+        elif "given_back" in facts:
+            for ref in facts["payment_refs"]:
+                back[ref] = Back(ref, facts["given_back"], facts["given_back"], facts.get("currency"))
     if payment_ref is not None:
         payments[payment_ref] = Payment(payment_ref, amount).after(payments.get(payment_ref))
     return {
@@ -432,4 +436,5 @@ def _of_steps(steps: list[list[Any]], payment_ref: str | None, amount: int | Non
         "proven": bool(steps[0][-1].get("proven")),
         "payments": tuple(payments.values()),
         "notices": tuple(step[-1]["message"] for step in steps if "message" in step[-1]),
+        "back": tuple(back.values()),
     }

@@ -175,6 +175,25 @@ def test_a_dispute_is_open_until_it_is_closed() -> None:
     assert not told.record.needs_attention
 
 
+def test_a_sale_of_an_earlier_release_knows_no_parts() -> None:
+    """What the release that began it could not read is refused; parts that were given back are told by its events."""
+    steps = (("held", 1, 0, "", {}), ("confirmed", 2, 0, "", {"payment_ref": "p", "amount": 1_500}))
+    told = Told(paid()._replace(steps=steps))
+    for command in (
+        Refund(*ORDER, True, units=1, message="a"),
+        Refund(*ORDER, True, later=True),
+        RequestRefund(*ORDER, "p"),
+        Incident(*ORDER, EventKind.DISPUTED, "p"),
+    ):
+        assert told.do(command) is None
+    assert not told.events
+    told(Refund, False, "p", so_far=400)
+    told(Refund, False, "p", so_far=600)
+    told(Refund, False, "p", amount=100, message="m")
+    assert [one.facts["given_back"] for one in told.events] == [400, 600, 700]
+    assert told(Refund, False, "p", so_far=1_500) == RefundOutcome.REFUNDED
+
+
 NAMES = st.sampled_from(["a", "b", "c"])
 AMOUNTS = st.sampled_from([1, 499, 500, 1_000, 1_500, 2_000])
 ABOUT = st.sampled_from([None, "p", "q"])
