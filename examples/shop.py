@@ -1,6 +1,6 @@
 """A shop's back end: it holds the units of a cart, sends the buyer to pay, ships once, and gives back what is owed.
 
-The provider reports to the service, and that to this shop. It may be killed at any line: what it knows is in SQLite.
+It may be killed at any line: what it knows is in SQLite. It gives back what no cashier does (`SECKILL_REFUNDS` unset).
 """
 
 import asyncio
@@ -30,7 +30,7 @@ db.executescript("""
     CREATE TABLE IF NOT EXISTS cart (id TEXT PRIMARY KEY, buyer TEXT, quantity INTEGER, hold TEXT,
         state TEXT DEFAULT 'new', number INTEGER DEFAULT 0, payment TEXT, paid INTEGER DEFAULT 0);
     CREATE TABLE IF NOT EXISTS shipment (cart TEXT PRIMARY KEY, quantity INTEGER);
-    CREATE TABLE IF NOT EXISTS refund (payment TEXT PRIMARY KEY, cart TEXT, done INTEGER DEFAULT 0);
+    CREATE TABLE IF NOT EXISTS refund (id TEXT PRIMARY KEY, payment TEXT, amount INTEGER, done INTEGER DEFAULT 0);
 """)
 
 
@@ -81,27 +81,27 @@ async def events(request: Request) -> Response:
 
 def note(kind: str, data: dict[str, Any]) -> None:
     """Note what follows from an event: a shipment, or a refund."""
-    cart = data["ref"]
-    if kind == "order.confirmed":
-        db.execute("UPDATE cart SET payment = ?, paid = ? WHERE id = ?", (data["payment_ref"], data["amount"], cart))
-        db.execute("INSERT INTO shipment SELECT id, quantity FROM cart WHERE id = ?", (cart,))
-    elif kind == "order.refund_due":
-        db.execute("INSERT OR IGNORE INTO refund (payment, cart) VALUES (?, ?)", (data["payment_ref"], cart))
+    is_part = data["about"] == "part"
+    if kind == "order.confirmed":  # there may be fewer units than were held
+        db.execute("UPDATE cart SET payment = :payment_ref, paid = :amount WHERE id = :ref", data)
+        db.execute("INSERT INTO shipment VALUES (:ref, :quantity)", data)
     elif kind == "order.refunded" and data["about"] == "order":
-        db.execute("UPDATE cart SET paid = 0 WHERE id = ?", (cart,))
-    elif kind == "order.refunded" and data["about"] == "part":
-        given_back = (data["amount"], cart, *data["payment_refs"])
-        db.execute("UPDATE cart SET paid = paid - ? WHERE id = ? AND payment = ?", given_back)
+        db.execute("UPDATE cart SET paid = 0 WHERE id = :ref", data)
+    elif kind == "order.refunded" and is_part:
+        db.execute("UPDATE cart SET paid = paid - ? WHERE payment = ?", (data["amount"], *data["payment_refs"]))
+    for payment in data.get("refunds_due", [data["payment_ref"]] if kind == "order.refund_due" else []):
+        refund = (f"{data['ref']} {data.get('part', payment)}", payment, data["amount"] if is_part else None)
+        db.execute("INSERT OR IGNORE INTO refund (id, payment, amount) VALUES (?, ?, ?)", refund)
 
 
 async def give_back() -> None:
     """Have the provider give back what is owed. It does so once for a payment, and reports it to the service."""
     while True:
-        for (payment,) in db.execute("SELECT payment FROM refund WHERE NOT done").fetchall():
+        for name, payment, amount in db.execute("SELECT id, payment, amount FROM refund WHERE NOT done").fetchall():
             with contextlib.suppress(HTTPException):
-                await ask(f"{PROVIDER}/refunds", {"payment_ref": payment}, {"Idempotency-Key": payment})
+                await ask(f"{PROVIDER}/refunds", {"payment_ref": payment, "amount": amount}, {"Idempotency-Key": name})
                 with db:
-                    db.execute("UPDATE refund SET done = 1 WHERE payment = ?", (payment,))
+                    db.execute("UPDATE refund SET done = 1 WHERE id = ?", (name,))
         await asyncio.sleep(1)
 
 

@@ -88,12 +88,12 @@ class Ledger:
             self._owed.discard((order, facts.get("payment_ref", "")))
         elif facts.get("about") in ("part", "units"):
             self._owed.discard((order, facts.get("message", "")))
-            if "part" in facts:  # the money of some units is still to be given back
-                self._owed.add((order, facts["part"]))
         else:
             done = (*facts.get("payment_refs", ()), *facts.get("parts", ()))
             self._owed.difference_update((order, name) for name in done)
             self._owed.update((order, ref) for ref in facts.get("refunds_due", ()))
+        if event.kind is EventKind.REFUNDED and "part" in facts:  # some of the money is still to be given back
+            self._owed.add((order, facts["part"]))
 
     def _violate(self, text: str) -> None:
         if len(self._violations) < _MOST:

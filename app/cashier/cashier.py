@@ -21,7 +21,7 @@ from fencelock import AsyncLocks
 
 _log = logging.getLogger(__name__)
 
-BY: Final = "cashier"
+BY: Final = "the cashier"  # no operator's name: theirs have no blanks
 _AGAIN_S: Final = 1.0
 _LOOK_EVERY_S: Final = 1.0
 _PAGE: Final = 500
@@ -30,6 +30,7 @@ _REST: Final = 20  # times as long as it worked, while buyers wait here: as the 
 _IDLE_REST: Final = 2
 _REST_MAX_S: Final = 2.0
 _FIRST_WAIT_S: Final = 2.0
+_STUCK_WAIT_S: Final = 10.0
 _LONGEST_WAIT_S: Final = 600.0
 _ASK_AGAIN_S: Final = 3600.0  # what the shop has accepted, and never reported
 _MINUTE_S: Final = 60.0
@@ -42,12 +43,13 @@ class _Journal:
     """An item's journal, as far as it was read.
 
     `owing`: when to look at an order of which something is owed (monotonic), by its number; `failed`: how many of its
-    refunds didn't work.
+    refunds didn't work; `stuck`: why nothing can be done for an order.
     """
 
     last: Event | None = None
     owing: dict[str, float] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
+    stuck: dict[str, str] = field(default_factory=dict)
 
 
 class Cashier:
@@ -104,6 +106,8 @@ class Cashier:
         office, found = self._office, []
         if office is not None and office.failed:
             found.append(f"{office.failed} refunds didn't work: `seckill orders list --state attention`")
+        if office is not None and office.stuck:
+            found.append(f"refunds of {len(office.stuck)} orders can't be made: {office.stuck[0]}")
         if office is not None and office.closed:
             found.append(f"no refund gets through: {office.closed}")
         return found
@@ -144,6 +148,11 @@ class _Office:
         """The number of refunds that didn't work."""
         return sum(sum(one.failed.values()) for one in self._journals.values())
 
+    @property
+    def stuck(self) -> list[str]:
+        """Why nothing can be done for some orders."""
+        return [why for one in self._journals.values() for why in one.stuck.values()]
+
     async def round(self) -> None:
         """Read what has come to the journals, and do what is owed."""
         skus = await self._store.items()
@@ -167,16 +176,35 @@ class _Office:
         for number in islice([number for number, due in journal.owing.items() if due <= now], _LOOKED_AT_ONCE):
             if self._lost():
                 return
-            order = await self._store.order(sku, number)
-            wait_s = await self._order(order) if order is not None else None
-            order = await self._store.order(sku, number)
+            try:
+                wait_s, order = await self._look(sku, number, journal)
+            except _StuckError:
+                continue
             journal.failed.pop(number, None)
             if order is None or not names(order.record):
                 journal.owing.pop(number, None)
                 continue
             if order.record.failed:
                 journal.failed[number] = len(order.record.failed)
-            journal.owing[number] = time.monotonic() + (wait_s or 0.0)
+            del journal.owing[number]  # behind the others: those behind one that can't be helped have their turn
+            journal.owing[number] = time.monotonic() + wait_s
+
+    async def _look(self, sku: str, number: str, journal: _Journal) -> tuple[float, Order | None]:
+        """Make the refunds of an order; one that can't be made stops no other. Returns when to look again."""
+        try:
+            order = await self._store.order(sku, number)
+            wait_s = await self._order(order) if order is not None else 0.0
+            journal.stuck.pop(number, None)
+            return wait_s, await self._store.order(sku, number)
+        except EXPECTED as error:
+            journal.stuck[number] = str(error)
+            _log.debug("refunds of order %s of %s: %s", number, sku, error)
+        except Exception as error:
+            journal.stuck[number] = f"unexpected {type(error).__name__}"
+            _log.exception("unexpected error in the refunds of order %s of %s", number, sku)
+        del journal.owing[number]
+        journal.owing[number] = time.monotonic() + _STUCK_WAIT_S
+        raise _StuckError
 
     async def _read(self, sku: str, level: Level, journal: _Journal) -> None:
         """Note the orders of which something may be owed, by what is new in the journal."""
@@ -184,8 +212,8 @@ class _Office:
             order = await self._store.order(sku, journal.last.order.number)
             if order is None or order.id != journal.last.order:
                 journal.last = None  # a new sale
-                journal.owing.clear()
-                journal.failed.clear()
+                for of_order in (journal.owing, journal.failed, journal.stuck):
+                    of_order.clear()
         while level.last_entry is not None and level.last_entry != (journal.last and journal.last.entry):
             began = time.monotonic()
             after = journal.last.entry if journal.last else None
@@ -228,19 +256,24 @@ class _Office:
     async def _make(self, wish: Wish) -> float:
         """Ask the provider, and note what became of it. Returns after how many seconds to ask again."""
         self._made.append(time.monotonic())
-        again = wish.key not in self._own or wish.key in self._tries
+        again = wish.key not in self._own
+        self._own.discard(wish.key)  # whatever becomes of it, the next one looks first
         result = await self._cashier.provider.refund(wish, again=again)
         self._cashier.observer.refunded(str(result.became))
         order, request = wish.order, wish.request
         is_part = request.name != request.ref
         match result.became:
             case Became.DONE:
-                part = {"amount": request.amount, "currency": request.currency, "message": request.name, "part": True}
-                about: dict[str, Any] = part if is_part else {}
+                about: dict[str, Any] = {"of_part": request.name} if is_part else {}
                 await self._shop.submit(Refund(*order, False, request.ref, BY, **about))
             case Became.REFUSED:
                 _log.error("the refund of %s for order %s has failed: %s", request.ref, order.name, result.why)
-                about = {"name": request.name if is_part else None, "why": result.why, "by": BY}
+                about = {
+                    "name": request.name if is_part else None,
+                    "why": result.why,
+                    "by": BY,
+                    "request": request.event,
+                }
                 await self._shop.submit(Incident(*order, EventKind.REFUND_FAILED, request.ref, **about))
             case Became.ACCEPTED:
                 return _ASK_AGAIN_S
@@ -248,7 +281,6 @@ class _Office:
                 return self._put_off(wish, result)
         self.closed = ""
         self._tries.pop(wish.key, None)
-        self._own.discard(wish.key)
         return 0.0
 
     def _put_off(self, wish: Wish, result: Result) -> float:
@@ -265,6 +297,10 @@ class _Office:
         await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._cashier.busy() else _IDLE_REST)))
 
 
+class _StuckError(Exception):
+    """Nothing can be done for an order at the moment."""
+
+
 def _is_news(event: Event, journal: _Journal) -> bool:
     """Return whether an order is to be looked at, as something may be owed, or no more. Our own events are no news."""
     facts = event.facts
@@ -274,5 +310,5 @@ def _is_news(event: Event, journal: _Journal) -> bool:
 
 
 def names(record: Record) -> list[str]:
-    """The refunds that are owed: of whole payments, and of parts."""
-    return [*record.refunds_due, *record.parts_due]
+    """The refunds that are owed: of parts, and of whole payments."""
+    return [*record.parts_due, *record.refunds_due]

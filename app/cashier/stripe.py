@@ -20,7 +20,9 @@ except ImportError:
 _PAGE: Final = 100
 _OBJECTS: Final = {"pi_": "payment_intent", "ch_": "charge", "py_": "charge"}
 _WELL: Final = ("succeeded", "pending")  # a pending one that fails later is told by a callback
-_TAKEN: Final = ("lost", "needs_response", "under_review")  # by a dispute: Stripe takes the money when one begins
+_BADLY: Final = ("failed", "canceled")
+_LOST: Final = "lost"
+_COMES: Final = "requires_action"  # of the payer: a callback tells how it ends
 _ALREADY: Final = "charge_already_refunded"
 
 
@@ -35,33 +37,41 @@ class Stripe:
         # No retries of its own: ours come with a pause, and are seen.
         self._client = library.StripeClient(key, http_client=http, base_addresses=addresses, max_network_retries=0)
 
-    async def refund(self, wish: Wish, *, again: bool) -> Result:
+    async def refund(self, wish: Wish, *, again: bool) -> Result:  # noqa: PLR0911 - a case each
         """See `Provider`. Stripe forgets a key after a day or later, so that a request of old is looked for first."""
         about = next((name for prefix, name in _OBJECTS.items() if wish.request.ref.startswith(prefix)), None)
         if about is None:
             return Result(Became.REFUSED, f"{wish.request.ref} is no payment of Stripe's")
-        payment = {about: wish.request.ref}
+        payment, made = {about: wish.request.ref}, None
         try:
             async with asyncio.timeout(self._timeout_s):
                 made = await self._made(payment, wish.key) if again else None
+                params: Any = {**payment, "metadata": {"seckill": wish.key, "order": wish.order.name}}
+                if made is None and wish.request.amount is not None:
+                    charged_in = await self._currency(about, wish.request.ref)
+                    if charged_in != (wish.request.currency or charged_in):
+                        why = f"was charged in {charged_in}, and the order is in {wish.request.currency}"
+                        return Result(Became.REFUSED, f"{wish.request.ref} {why}")
+                    params["amount"] = UNITS.theirs(wish.request.amount, charged_in)
                 if made is None:
-                    made = await self._client.v1.refunds.create_async(
-                        self._params(payment, wish), {"idempotency_key": wish.key}
-                    )
+                    made = await self._client.v1.refunds.create_async(params, {"idempotency_key": wish.key})
         except TimeoutError:
             return Result(Became.UNKNOWN, f"no answer within {self._timeout_s:g} s")
         except library.StripeError as error:
             return _failed(error)
-        if made.status in _WELL:
+        status = getattr(made, "status", None)
+        if status in _WELL:
             return Result(Became.DONE)
-        why = f"{made.id} is {made.status}: {made.failure_reason or 'no reason'}"
-        return Result(Became.REFUSED, f"Stripe's refund {why}")
+        if status == _COMES:
+            return Result(Became.ACCEPTED)
+        # Its fields are there only if they are in the answer.
+        why = f"{getattr(made, 'id', '?')} is {status}: {getattr(made, 'failure_reason', None) or 'no reason'}"
+        return Result(Became.REFUSED if status in _BADLY else Became.UNKNOWN, f"Stripe's refund {why}")
 
-    def _params(self, payment: dict[str, str], wish: Wish) -> Any:
-        params: dict[str, Any] = {**payment, "metadata": {"seckill": wish.key, "order": wish.order.name}}
-        if wish.request.amount is not None:
-            params["amount"] = UNITS.theirs(wish.request.amount, wish.request.currency)
-        return params
+    async def _currency(self, about: str, ref: str) -> str:
+        """The currency in which a payment was charged; the buyer's own, where Stripe has converted the price."""
+        of: Any = self._client.v1.payment_intents if about == "payment_intent" else self._client.v1.charges
+        return str((await of.retrieve_async(ref)).currency).upper()
 
     async def _made(self, payment: dict[str, str], key: str) -> Any:
         """The refund with this key, if it was made before."""
@@ -102,7 +112,7 @@ def _moves(kind: MovementKind, of: Any) -> bool:
         case MovementKind.REFUND:
             return of.status in _WELL
         case MovementKind.DISPUTE:
-            return of.status in _TAKEN
+            return bool(of.status == _LOST)
 
 
 def _movement(kind: MovementKind, of: Any) -> Movement:

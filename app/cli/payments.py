@@ -14,7 +14,7 @@ from app import moments, money
 from app.cli.common import Json, print_json, with_sale
 from app.errors import SeckillError
 from app.payments.reconcile import Difference, Movement, Reconciliation
-from app.payments.statement import read
+from app.payments.statement import StatementError, read
 from app.sale import EVERYTHING
 from app.sale.find import refuse_gaps
 from app.settings import Settings, load
@@ -95,6 +95,8 @@ def _lines(file: Path) -> Iterator[Movement]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not in UTF-8"
         raise SeckillError(f"{file}: {reason}") from None
+    except StatementError as error:
+        raise SeckillError(f"{file}, {error}") from None
 
 
 async def _of_stripe(settings: Settings, since: float) -> AsyncGenerator[Movement, None]:

@@ -1,5 +1,6 @@
 """The events that did not leave, for operators: what is parked or dead, and having it sent again."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -35,7 +36,8 @@ async def states(store: StockStore, skus: Sequence[str]) -> dict[str, State]:
     for first in range(0, len(skus), _SKUS_AT_ONCE):
         for sku, outbox in (await store.outbox(skus[first : first + _SKUS_AT_ONCE])).items():
             if not isinstance(outbox, StockError) and outbox.text:
-                found[sku] = State.from_text(outbox.text)
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a note that is not ours hides no other
+                    found[sku] = State.from_text(outbox.text)
     return found
 
 
@@ -43,7 +45,7 @@ async def undelivered(store: StockStore, skus: Sequence[str]) -> list[Undelivere
     """What is parked or dead, as the sender has noted it within the last second."""
     found = []
     for sku, state in (await states(store, skus)).items():
-        for parked in state.parked.values():
+        for parked in (one for one in state.parked.values() if one.places):
             about = OrderId(sku, parked.order).name, parked.places[0].entry, len(parked.places), parked.tries
             found.append(Undelivered("parked", *about, parked.since, parked.due, parked.why))
         for dead in state.dead:

@@ -214,7 +214,9 @@ class Refund(NamedTuple):
     amount is, it is not the whole payment. `so_far`: what was given back of it in all, where the provider says that.
     `units`: only so many of the order's, with their price if no amount is said. `message`: the name of the notice of a
     part; the same one again is not another part. `restock`: the units are sold again; else they are gone. `by`: the
-    operator. `later`: the money is still to be given back.
+    operator. `later`: the money is still to be given back. `of_part`: the part that was due, by its name. `notice`: the
+    provider says so, and has written it `at` that moment of its clock; `disputed`: a bank has taken it, which the
+    provider doesn't count as a refund.
     """
 
     sku: str
@@ -230,6 +232,10 @@ class Refund(NamedTuple):
     so_far: int | None = None
     units: int | None = None
     later: bool = False
+    of_part: str | None = None
+    notice: bool = False
+    disputed: bool = False
+    at: float | None = None
 
 
 class RequestRefund(NamedTuple):
@@ -245,7 +251,9 @@ class RequestRefund(NamedTuple):
 class Incident(NamedTuple):
     """A payment was disputed, or a refund has failed; `kind` says which. It changes no units.
 
-    `message`: the dispute's or the refund's own name; `name`: the part that could not be given back; `why`: a reason.
+    `message`: the dispute's or the refund's own name; `name`: the part that could not be given back; `why`: a reason;
+    `request`: which event of the order has requested the refund that failed: another one is as it was; `at`: when the
+    provider has written it, by its clock.
     """
 
     sku: str
@@ -259,6 +267,8 @@ class Incident(NamedTuple):
     why: str = ""
     by: str = ""
     name: str | None = None
+    request: int | None = None
+    at: float | None = None
 
 
 class Expire(NamedTuple):

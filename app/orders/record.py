@@ -83,18 +83,19 @@ class Back(NamedTuple):
     """What was given back of a payment in parts, in the minor unit of `currency` (None: the order's).
 
     `noted`: the sum of those that were noted one by one; `told`: the sum of all, as the provider says it. The same part
-    may be in both, so that the larger one counts.
+    may be in both, so that the larger one counts. `disputed`: what banks have taken, which is in none of them.
     """
 
     ref: str
     noted: int = 0
     told: int = 0
     currency: str | None = None
+    disputed: int = 0
 
     @property
     def amount(self) -> int:
         """So much was given back."""
-        return max(self.noted, self.told)
+        return max(self.noted, self.told) + self.disputed
 
 
 class Request(NamedTuple):
@@ -107,6 +108,13 @@ class Request(NamedTuple):
     event: int
     amount: int | None = None
     currency: str | None = None
+
+
+class Failure(NamedTuple):
+    """A refund that was made and came back. `at`: when the provider wrote so, by its clock; None: nobody knows."""
+
+    ref: str
+    at: float | None = None
 
 
 # The events of an order, as records of layout 1 have them: kind, time in ms since 1970, token, batch, facts.
@@ -143,6 +151,7 @@ class Record(NamedTuple):
     parts: tuple[Part, ...] = ()  # of payments, which have to be given back
     requested: tuple[Request, ...] = ()  # refunds for which the provider is asked
     failed: tuple[str, ...] = ()  # refunds, by name, that didn't work
+    failures: tuple[Failure, ...] = ()  # of payments whose refund came back
     disputed: tuple[str, ...] = ()  # payments that the buyer wants back from their bank
     steps: Steps | None = None  # its events; None but in layout 1
     unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
@@ -218,6 +227,8 @@ class Record(NamedTuple):
     def amount_refunded(self) -> int:
         """What was given back, as far as its amount is known, in the minor unit of the order's currency."""
         whole = sum(one.amount or 0 for one in self.payments if one.ref in self.refunded and one.currency is None)
+        # A part of it may have come back, and be due again.
+        whole -= sum(one.amount for one in self.parts if one.ref in self.refunded and one.currency is None)
         return whole + sum(one.amount for one in self.back if one.ref not in self.refunded and one.currency is None)
 
     @property
@@ -230,7 +241,8 @@ class Record(NamedTuple):
         """What is to be given back, as far as its amount is known, in the minor unit of the order's currency."""
         due = [one for one in self.payments if one.ref in self.refunds_due and one.currency is None]
         whole = sum((one.amount or 0) - self.back_of(one.ref).amount for one in due)
-        return whole + sum(one.amount for one in self.parts if one.currency is None)
+        parts = [one for one in self.parts if one.currency is None and one.ref not in self.refunds_due]
+        return whole + sum(one.amount for one in parts)
 
     def back_of(self, ref: str, currency: str | None = None) -> Back:
         """What was given back in parts of a payment."""
@@ -274,7 +286,7 @@ class Record(NamedTuple):
 
 
 _NAMES: Final = Record._fields[1:-1]
-_TUPLES: Final = {"payments": Payment, "back": Back, "parts": Part, "requested": Request}
+_TUPLES: Final = {"payments": Payment, "back": Back, "parts": Part, "requested": Request, "failures": Failure}
 _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 

@@ -1,10 +1,27 @@
-"""The part of the rule that is about money which goes back: pure functions of an order and a command."""
+"""The part of the rule that is about money which goes back: pure functions of an order and a command.
+
+Of each payment the record knows what was given back in parts (`Back`), what is still to be (`refunds_due`, a whole
+payment by its name; `parts`), and what was given back as a whole (`refunded`). A refund that has failed is due again,
+under its own name, and is in `failed` until somebody has looked.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from app.orders.commands import Incident, IncidentOutcome, Refund, RefundOutcome, RequestOutcome, RequestRefund
-from app.orders.record import NO_FACTS, NO_UNITS, Back, EventKind, OrderState, Part, Record, Request, Units
+from app.orders.record import (
+    NO_FACTS,
+    NO_UNITS,
+    Back,
+    EventKind,
+    Failure,
+    OrderState,
+    Part,
+    Payment,
+    Record,
+    Request,
+    Units,
+)
 
 
 class Ruling(NamedTuple):
@@ -19,6 +36,7 @@ class Ruling(NamedTuple):
 
 
 _PAID: Final = (OrderState.SOLD, OrderState.CONFIRMED)
+_ANY: Final = 10**18  # more than any payment, where nobody has said how much it was
 
 
 def is_foreign(order: Record, currency: str | None) -> bool:
@@ -42,137 +60,194 @@ def ruling(order: Record, command: Refund | RequestRefund | Incident) -> Ruling:
             return _incident(order, command)
 
 
-def _refund(order: Record, given: Refund) -> Ruling:
+# -- refunds -----------------------------------------------------------------------------------------------------------
+
+
+def _refund(order: Record, given: Refund) -> Ruling:  # noqa: PLR0911 - a case each
     """Give back an order, some units of it, a payment that is owed, or a part of one."""
     outcome, ref = RefundOutcome, given.payment_ref
     of_order = order.state in _PAID and ref in (None, order.payment_ref)
-    is_wish = given.later or given.units is not None
-    if given.message in order.notices and (is_wish or given.message not in _names(order.parts)):
-        return Ruling(outcome.PARTLY_REFUNDED)
-    if given.units is not None and given.units != order.quantity:
-        return _some_units(order, given) if of_order else _nothing(order, ref)
+    if given.of_part is not None:
+        return _give_due_part(order, given)
+    if given.message is not None and given.message in order.notices:
+        known = given.amount is not None or given.so_far is not None or given.units is not None
+        return Ruling(outcome.PARTLY_REFUNDED if known else outcome.ALREADY_REFUNDED)
+    if given.units is not None and (given.units != order.quantity or given.amount is not None):
+        return _give_units(order, given) if of_order else _nothing(order, ref)
     wrong = (payment.ref for payment in order.wrong_payments)
     owed = tuple(one for one in (*order.refunds_due, *wrong) if ref in (None, one))
-    about = ref if ref is not None or given.amount is None else order.payment_ref
-    if about is not None and (owed or of_order or any(one.ref == about for one in order.parts)):
-        part = _part(order, about, given)
-        if part is not None:
-            return _give_part(order, about, part, given)
+    about = ref or (order.payment_ref if of_order else owed[0] if len(owed) == 1 else None)
+    if given.amount is not None or given.so_far is not None:
+        if about is None or not (owed or of_order or about in order.refunded):
+            return _nothing(order, ref) if about is not None else Ruling(outcome.TOO_MUCH)
+        found = _give_part(order, about, given)
+        if found is not None:
+            return found
+        owed = tuple(one for one in owed if one == about)
+        of_order = order.state in _PAID and about == order.payment_ref
     if owed and (ref is not None or not of_order) and not given.later:
-        facts = _by(given) | {"state": order.state, "about": "payment", "payment_refs": list(owed)}
-        facts |= _dropped(order, owed)
-        refunded = (*order.refunded, *owed)
-        due = tuple(one for one in order.refunds_due if one not in owed)
-        return Ruling(
-            outcome.REFUNDED, EventKind.REFUNDED, facts, {"refunds_due": due, "refunded": refunded} | _rid(order, owed)
-        )
-    return _whole(order, given) if of_order else _nothing(order, ref)
+        return _give_owed(order, owed, given)
+    return _give_order(order, given) if of_order else _nothing(order, ref)
 
 
-def _whole(order: Record, given: Refund) -> Ruling:
+def _give_owed(order: Record, owed: tuple[str, ...], given: Refund) -> Ruling:
+    if any(_is_old_news(order, ref, given) for ref in owed):
+        return Ruling(RefundOutcome.ALREADY_REFUNDED)
+    facts = _by(given) | {"state": order.state, "about": "payment", "payment_refs": list(owed)} | _dropped(order, owed)
+    due = tuple(one for one in order.refunds_due if one not in owed)
+    fields: dict[str, Any] = {"refunds_due": due, "refunded": (*order.refunded, *owed)} | _rid(order, owed)
+    return Ruling(RefundOutcome.REFUNDED, EventKind.REFUNDED, facts, fields | _noticed(order, given))
+
+
+def _give_order(order: Record, given: Refund) -> Ruling:
     facts = _by(given) | {"state": OrderState.REFUNDED, "about": "order", "restock": given.restock}
     units = Units(stock=order.quantity, lucky=-order.quantity) if given.restock else NO_UNITS
     paid = (order.payment_ref,) if order.payment_ref else ()
-    facts |= _dropped(order, paid)
-    fields: dict[str, Any] = {"state": OrderState.REFUNDED} | _rid(order, paid)
-    if paid:
-        facts["refunds_due" if given.later else "payment_refs"] = list(paid)
-        name = "refunds_due" if given.later else "refunded"
-        fields[name] = (*getattr(order, name), *paid)
+    old = any(_is_old_news(order, ref, given) for ref in paid)
+    later = given.later or old
+    fields: dict[str, Any] = {"state": OrderState.REFUNDED} | _noticed(order, given)
+    if later:  # what the provider is about to give back is not to be given back with the rest
+        flying = {one.name for one in order.requested}
+        dropped = [one for one in order.parts if one.ref in paid and one.name not in flying]
+        facts |= {"parts": [one.name for one in dropped]} if dropped else {}
+        fields["parts"] = tuple(one for one in order.parts if one not in dropped)
+        fields["refunds_due"], facts["refunds_due"] = (*order.refunds_due, *paid), list(paid)
+        if old:  # it has come back since
+            names = {one.name for one in dropped}
+            fields["failed"] = (*(one for one in order.failed if one not in names), *paid)
+    else:
+        facts |= _dropped(order, paid) | ({"payment_refs": list(paid)} if paid else {})
+        fields |= {"refunded": (*order.refunded, *paid)} | _rid(order, paid)
     return Ruling(RefundOutcome.REFUNDED, EventKind.REFUNDED, facts, fields, units, -order.quantity)
 
 
-def _some_units(order: Record, given: Refund) -> Ruling:
+def _give_units(order: Record, given: Refund) -> Ruling:
+    """Give back some units, with their price or the amount that is said; or all, and not all of the money."""
     count, outcome, ref = given.units or 0, RefundOutcome, order.payment_ref
-    if not 0 < count < order.quantity:
-        return Ruling(outcome.TOO_MUCH)
     amount = given.amount if given.amount is not None or order.price is None else order.price * count
-    facts = _by(given) | {"state": order.state, "about": "units", "units": count, "restock": given.restock}
-    fields: dict[str, Any] = {"quantity": order.quantity - count, "notices": _with(order, given.message)}
+    if not 0 < count <= order.quantity or (ref is not None and given.later and not amount):
+        return Ruling(outcome.TOO_MUCH)
+    ends = count == order.quantity
+    state = OrderState.REFUNDED if ends else order.state
+    facts = _by(given) | {"state": state, "about": "order" if ends else "units", "restock": given.restock}
+    facts |= {} if ends else {"units": count}
+    fields: dict[str, Any] = {"state": state} if ends else {"quantity": order.quantity - count}
     if ref is not None and amount:
         if amount > _left(order, ref):
             return Ruling(outcome.TOO_MUCH)
+        if order.payment(ref) is None or order.amount is None:  # what all of the units cost is known only now
+            fields["payments"] = order.with_payment(Payment(ref, order.to_pay))
         facts |= {"amount": amount}
-        money, own = _money(order, Part(given.message or "", ref, amount), later=given.later)
-        facts, fields = facts | own, fields | money
+        part = Part(given.message or "", ref, amount)
+        if given.later:
+            fields["parts"], facts["part"] = (*order.parts, part), part.name
+        else:
+            after = _more(order, part)
+            fields["back"], facts["given_back"] = order.with_back(after), after.amount
     units = Units(stock=count, lucky=-count) if given.restock else NO_UNITS
-    return Ruling(outcome.PARTLY_REFUNDED, EventKind.REFUNDED, facts, fields, units, -count)
+    told = outcome.REFUNDED if ends else outcome.PARTLY_REFUNDED
+    return Ruling(told, EventKind.REFUNDED, facts, fields | _noticed(order, given), units, -count)
 
 
-def _part(order: Record, ref: str, given: Refund) -> int | None:
-    """How much of a payment was given back in all, with this part; None if that is all of it."""
-    if given.amount is None and given.so_far is None:
-        return None
-    foreign = is_foreign(order, given.currency)
-    before = order.back_of(ref, given.currency if foreign else None)
-    total = given.so_far if given.so_far is not None else before.noted + (given.amount or 0)
-    paid = _paid(order, ref)
-    whole = not given.part and not foreign and paid is not None and max(total, before.told) >= paid
-    return None if whole and given.message not in _names(order.parts) else total
-
-
-def _give_part(order: Record, ref: str, total: int, given: Refund) -> Ruling:
-    """Note a part of a payment, or that one is due. `total`: what was given back of it with this one."""
-    outcome, currency = RefundOutcome.PARTLY_REFUNDED, given.currency if is_foreign(order, given.currency) else None
-    facts = _by(given) | {"state": order.state, "about": "part"}
+def _give_part(order: Record, ref: str, given: Refund) -> Ruling | None:  # noqa: PLR0911 - a case each
+    """Note a part of a payment, or that one is due; None if with it all of the payment was given back."""
+    outcome, currency = RefundOutcome, given.currency if is_foreign(order, given.currency) else None
     if given.later:
         part = Part(given.message or "", ref, given.amount or 0, currency)
-        if part.amount <= 0 or (currency is None and part.amount > _left(order, ref)):
-            return Ruling(RefundOutcome.TOO_MUCH)
-        money, own = _money(order, part, later=True)
-        return Ruling(outcome, EventKind.REFUND_DUE, facts | own, money | {"notices": _with(order, given.message)})
-    before = order.back_of(ref, currency)
-    after = before._replace(told=total) if given.so_far is not None else before._replace(noted=total)
-    done = given.message in _names(order.parts)
-    if after.amount <= before.amount and not done and given.so_far is not None:
-        return Ruling(outcome)  # it is known already
-    facts |= {"payment_refs": [ref], "amount": max(0, after.amount - before.amount), "given_back": after.amount}
-    facts |= {"currency": currency} if currency is not None else {}
-    facts |= {"message": given.message} if given.message is not None else {}
-    fields: dict[str, Any] = {"back": order.with_back(after), "notices": _with(order, given.message)}
-    if done:
-        fields |= _rid(order, (given.message,))
-    return Ruling(outcome, EventKind.REFUNDED, facts, fields)
+        if part.amount <= 0 or part.amount > _left(order, ref, currency):
+            return Ruling(outcome.TOO_MUCH)
+        facts = _by(given) | {"state": order.state, "about": "part", "payment_ref": ref, "amount": part.amount}
+        facts |= {"part": part.name, "why": "part"} | ({"currency": currency} if currency else {})
+        fields = {"parts": (*order.parts, part)} | _noticed(order, given)
+        return Ruling(outcome.PARTLY_REFUNDED, EventKind.REFUND_DUE, facts, fields)
+    if _is_old_news(order, ref, given):
+        return Ruling(outcome.PARTLY_REFUNDED)
+    before, paid = order.back_of(ref, currency), _paid(order, ref, currency)
+    if given.disputed:
+        after = before._replace(disputed=before.disputed + (given.amount or 0))
+    elif given.so_far is not None:
+        after = before._replace(told=given.so_far)
+    else:
+        after = before._replace(noted=before.noted + (given.amount or 0))
+    if not given.notice and paid is not None and after.amount > paid:
+        return Ruling(outcome.TOO_MUCH)
+    if not given.part and paid is not None and after.amount >= paid:
+        return None
+    if after.amount <= before.amount and given.so_far is not None:
+        return Ruling(outcome.PARTLY_REFUNDED)  # it is known already
+    facts = _given(order, given, ref, after, after.amount - before.amount)
+    return Ruling(
+        outcome.PARTLY_REFUNDED, EventKind.REFUNDED, facts, {"back": order.with_back(after)} | _noticed(order, given)
+    )
 
 
-def _money(order: Record, part: Part, *, later: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields, and the facts, of a part that is given back, or is still to be."""
-    if later:
-        facts = {"payment_ref": part.ref, "amount": part.amount, "part": part.name, "why": "part"}
-        return {"parts": (*order.parts, part)}, facts
+def _give_due_part(order: Record, given: Refund) -> Ruling:
+    """Note that a part which was due is given back; if it was less, the rest stays due."""
+    part = next((one for one in order.parts if one.name == given.of_part), None)
+    if part is None:
+        known = given.of_part in order.notices
+        return Ruling(RefundOutcome.PARTLY_REFUNDED if known else RefundOutcome.NOTHING_DUE)
+    amount = part.amount if given.amount is None else min(given.amount, part.amount)
     before = order.back_of(part.ref, part.currency)
-    after = before._replace(noted=before.noted + part.amount)
-    facts = {"payment_refs": [part.ref], "given_back": after.amount}
-    return {"back": order.with_back(after)}, facts
+    after = before if part.ref in order.refunded else _more(order, part._replace(amount=amount))
+    rest = part._replace(amount=part.amount - amount)
+    fields: dict[str, Any] = {"back": order.with_back(after), "notices": _with(order, part.name)}
+    fields |= _rid(order, (part.name,))
+    facts = _given(order, given, part.ref, after, max(0, after.amount - before.amount) or amount)
+    if rest.amount:
+        fields["parts"], facts["part"] = (*fields["parts"], rest), part.name
+    facts |= {"message": part.name} | ({"currency": part.currency} if part.currency else {})
+    paid = _paid(order, part.ref, part.currency)
+    done = paid is not None and after.amount >= paid and not rest.amount
+    if done and order.state in _PAID and part.ref == order.payment_ref:  # it was the last of all that was paid
+        facts |= {"state": OrderState.REFUNDED, "about": "order", "restock": False, "payment_refs": [part.ref]}
+        fields |= {"state": OrderState.REFUNDED, "refunded": (*order.refunded, part.ref)}
+        facts["parts"] = [part.name]
+        return Ruling(RefundOutcome.REFUNDED, EventKind.REFUNDED, facts, fields, bought=-order.quantity)
+    return Ruling(RefundOutcome.PARTLY_REFUNDED, EventKind.REFUNDED, facts, fields)
 
 
-def _left(order: Record, ref: str) -> int:
+def _given(order: Record, given: Refund, ref: str, after: Back, amount: int) -> dict[str, Any]:
+    facts = _by(given) | {"state": order.state, "about": "part", "payment_refs": [ref], "amount": amount}
+    facts |= {"given_back": after.amount} | ({"currency": after.currency} if after.currency is not None else {})
+    return facts | ({"message": given.message} if given.message is not None else {})
+
+
+def _more(order: Record, part: Part) -> Back:
+    before = order.back_of(part.ref, part.currency)
+    return before._replace(noted=before.noted + part.amount)
+
+
+def _left(order: Record, ref: str, currency: str | None = None) -> int:
     """What is left of a payment: neither given back, nor due."""
     if ref in order.refunded or ref in order.refunds_due:
         return 0
-    due = sum(one.amount for one in order.parts if one.ref == ref and one.currency is None)
-    paid = _paid(order, ref)
-    return 10**18 if paid is None else paid - order.back_of(ref).amount - due
+    paid = _paid(order, ref, currency)
+    return _ANY if paid is None else paid - order.back_of(ref, currency).amount - _due(order, ref, currency)
 
 
-def _rest(order: Record, ref: str) -> tuple[int | None, str | None]:
-    """The amount of a payment without the parts that were given back, and its currency; None: all that is left."""
+def _due(order: Record, ref: str, currency: str | None) -> int:
+    return sum(one.amount for one in order.parts if (one.ref, one.currency) == (ref, currency))
+
+
+def _paid(order: Record, ref: str, currency: str | None = None) -> int | None:
+    """What was paid with a payment in this currency (None: the order's); None if nobody has said it."""
     payment = order.payment(ref)
-    if payment is None or payment.amount is None:
-        return None, order.currency
-    currency = payment.currency
-    return payment.amount - order.back_of(ref, currency).amount, currency or order.currency
-
-
-def _paid(order: Record, ref: str) -> int | None:
-    payment = order.payment(ref)
-    if payment is not None and payment.currency is not None:
+    if payment is not None and payment.currency != currency:
         return None
     amount = payment and payment.amount
-    return order.to_pay if amount is None and ref == order.payment_ref else amount
+    return order.to_pay if amount is None and ref == order.payment_ref and currency is None else amount
 
 
-def _rid(order: Record, names: Iterable[str | None]) -> dict[str, Any]:
+def _is_old_news(order: Record, ref: str, given: Refund) -> bool:
+    """Return whether a notice may be of the very refund that came back: those come late, and in any order."""
+    if not given.notice:
+        return False
+    failures = (one.at for one in order.failures if one.ref == ref)
+    return any(None in (at, given.at) or (given.at or 0) <= (at or 0) for at in failures)
+
+
+def _rid(order: Record, names: Iterable[str]) -> dict[str, Any]:
     """Return the fields without what was to be done for some payments, or for parts."""
     gone = set(names)
     gone |= {one.name for one in order.parts if one.ref in gone}
@@ -194,13 +269,16 @@ def _nothing(order: Record, ref: str | None) -> Ruling:
     return Ruling(RefundOutcome.ALREADY_REFUNDED if again else RefundOutcome.NOTHING_DUE)
 
 
+# -- requests of the cashier -------------------------------------------------------------------------------------------
+
+
 def _request(order: Record, wish: RequestRefund) -> Ruling:
     """Note that the provider is about to be asked for a refund that is due."""
     outcome, name = RequestOutcome, wish.name
     part = next((one for one in order.parts if one.name == name), None)
-    if part is None and name not in order.refunds_due:
-        return Ruling(outcome.NOTHING_DUE)
-    if name in _names(order.requested):
+    if part is None and (name not in order.refunds_due or any(one.ref == name for one in order.parts)):
+        return Ruling(outcome.NOTHING_DUE)  # or not yet: its parts come first, then what is left
+    if any(one.name == name for one in order.requested):
         return Ruling(outcome.ALREADY_REQUESTED)
     ref = part.ref if part else name
     amount, currency = (part.amount, part.currency or order.currency) if part else _rest(order, name)
@@ -214,47 +292,96 @@ def _request(order: Record, wish: RequestRefund) -> Ruling:
     return Ruling(outcome.REQUESTED, EventKind.REFUND_REQUESTED, facts | ({"by": wish.by} if wish.by else {}), fields)
 
 
+def _rest(order: Record, ref: str) -> tuple[int | None, str | None]:
+    """The amount of a payment without the parts that were given back, and its currency; None: all that is left."""
+    payment = order.payment(ref)
+    if payment is None or payment.amount is None:
+        return None, order.currency
+    currency = payment.currency
+    return max(0, payment.amount - order.back_of(ref, currency).amount), currency or order.currency
+
+
+# -- what happens to payments ------------------------------------------------------------------------------------------
+
+
 def _incident(order: Record, told: Incident) -> Ruling:
     """Note a dispute, or a refund that has failed."""
-    outcome, ref, fields = IncidentOutcome, told.payment_ref, dict[str, Any]()
-    if told.message is not None and told.message in order.notices:
+    outcome, ref = IncidentOutcome, told.payment_ref
+    if told.message and told.message in order.notices:
         return Ruling(outcome.ALREADY_NOTED)
     facts: dict[str, Any] = {"state": order.state, "about": "payment", "payment_ref": ref}
     said = {"amount": told.amount, "part": told.name, "why": told.why or None, "by": told.by or None}
     said["currency"] = told.currency if is_foreign(order, told.currency) else None
     facts |= {name: one for name, one in said.items() if one is not None}
+    notices = {"notices": _with(order, told.message)} if told.message else {}
     match told.kind:
         case EventKind.DISPUTED:
             if ref in order.disputed:
                 return Ruling(outcome.ALREADY_NOTED)
-            fields["disputed"] = (*order.disputed, ref)
+            return Ruling(outcome.NOTED, told.kind, facts, {"disputed": (*order.disputed, ref)})
         case EventKind.DISPUTE_WON | EventKind.DISPUTE_LOST:
-            fields["disputed"] = tuple(one for one in order.disputed if one != ref)
-            fields["notices"] = _with(order, told.message)  # a dispute that is over is not begun by a late notice
-        case _:
-            name = told.name or ref
-            if name in order.failed:
-                return Ruling(outcome.ALREADY_NOTED)
-            fields = {"notices": _with(order, told.message), "failed": (*order.failed, name)}
-            fields["requested"] = tuple(one for one in order.requested if one.name != name)
-            if ref in order.refunded:  # it is owed again
-                fields["refunded"] = tuple(one for one in order.refunded if one != ref)
-                fields["refunds_due"] = (*order.refunds_due, ref)
-            elif told.name is None and told.amount is not None and ref not in order.refunds_due:
-                before = order.back_of(ref)
-                after = Back(ref, max(0, before.noted - told.amount), max(0, before.told - told.amount))
-                part = Part(told.message or ref, ref, told.amount)
-                fields |= {"back": order.with_back(after), "parts": (*order.parts, part)}
-                fields["failed"], facts["part"] = (*order.failed, part.name), part.name
-    return Ruling(outcome.NOTED, told.kind, facts, fields)
+            left = tuple(one for one in order.disputed if one != ref)
+            # A dispute that is over is not begun by a late notice.
+            return Ruling(outcome.NOTED, told.kind, facts, {"disputed": left} | notices)
+    found = _failed(order, told)
+    if found is None:
+        return Ruling(outcome.ALREADY_NOTED)
+    name, fields = found
+    facts |= {"part": name} if name != ref else {}
+    return Ruling(outcome.NOTED, told.kind, facts, fields | notices)
+
+
+def _failed(order: Record, told: Incident) -> tuple[str, dict[str, Any]] | None:
+    """Return the name of the refund that has failed, which is due (again), and the fields; None if it is known."""
+    ref, name = told.payment_ref, told.name or told.payment_ref
+    if told.request is not None and not any(one.event == told.request for one in order.requested):
+        return None  # it was noted otherwise meanwhile
+    currency = told.currency if is_foreign(order, told.currency) else None
+    before, paid = order.back_of(ref, currency), _paid(order, ref, currency)
+    amount = told.amount or before.amount
+    fields: dict[str, Any] = {}
+    came_back = told.request is None and told.name is None and 0 < amount <= before.amount
+    less = before._replace(noted=max(0, before.noted - amount), told=max(0, before.told - amount))
+    if any(one.name == name for one in order.parts) or (name in order.refunds_due and not came_back):
+        pass  # it was under way
+    elif ref in order.refunds_due:
+        fields["back"], name = order.with_back(less), ref  # so much more of it is due
+    elif ref in order.refunded and (told.amount is None or paid is None or told.amount >= paid):
+        name = ref
+        fields["refunded"] = tuple(one for one in order.refunded if one != ref)
+        fields["refunds_due"] = (*order.refunds_due, ref)
+    elif (flying := _under_way(order, ref, amount)) is not None and not came_back:
+        name = flying.name
+    elif amount:  # a part of it was given back, and is due again
+        name = told.name or told.message or f"{ref} again"
+        if ref not in order.refunded:
+            fields["back"] = order.with_back(less)
+        part = Part(name, ref, min(amount, paid if paid is not None else _ANY), currency)
+        fields["parts"] = (*order.parts, part)
+    if told.request is None:
+        ats = [told.at, *(one.at for one in order.failures if one.ref == ref)]
+        last = Failure(ref, None if None in ats else max(at for at in ats if at is not None))
+        if last not in order.failures:
+            fields["failures"] = (*(one for one in order.failures if one.ref != ref), last)
+    if name in order.failed and not fields:
+        return None
+    fields["requested"] = tuple(one for one in order.requested if one.name != name)
+    fields["failed"] = (*(one for one in order.failed if one != name), name)
+    return name, fields
+
+
+def _under_way(order: Record, ref: str, amount: int) -> Part | None:
+    """A part of that amount which the provider was asked for."""
+    asked = {*(one.name for one in order.requested), *order.failed}
+    return next((one for one in order.parts if (one.ref, one.amount) == (ref, amount) and one.name in asked), None)
 
 
 def _by(given: Refund) -> dict[str, Any]:
     return {"by": given.by} if given.by else {}
 
 
-def _names(those: Iterable[Part | Request]) -> set[str]:
-    return {one.name for one in those}
+def _noticed(order: Record, given: Refund) -> dict[str, Any]:
+    return {"notices": _with(order, given.message)} if given.message else {}
 
 
 def _with(order: Record, message: str | None) -> tuple[str, ...]:

@@ -55,8 +55,10 @@ class Gate:
                 self._probing = True
                 return True
             self._moved.clear()
+            # Not `wait_for`: before Python 3.12 that swallows a cancellation which comes as it is woken.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), max(0.01, left_s) if not self._probing else None)
+                async with asyncio.timeout(max(0.01, left_s) if not self._probing else None):
+                    await self._moved.wait()
         return False
 
     def tried(self) -> None:

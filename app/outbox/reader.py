@@ -144,8 +144,11 @@ class Reader:
         page = await self._store.journal(feed.sku, after=feed.read_to or None, limit=_PAGE)
         if self.feeds.get(feed.sku) is not feed:
             return
-        if not page:  # a new sale, whose entries are not behind those of the one before
-            del self.feeds[feed.sku]
+        if not page:
+            if rank(feed.last) <= rank(feed.read_to):  # it was read to its end, and looked at before that
+                feed.last = feed.read_to
+            else:  # a new sale, whose entries are not behind those of the one before
+                del self.feeds[feed.sku]
             return
         for event in page:
             if (chain := feed.take(event)) is not None:

@@ -263,8 +263,8 @@ class _Office:
             self._taken(load)
         elif load:
             size = sum(count for _, count in load)
-            if asked:  # no answer to several tells of all their orders: the receiver is away
-                self.gate.was_refused([] if result.status and size > 1 else _anew(load), result, probe)
+            if asked:  # of several one may be odd: no answer to all of them counts as one order's
+                self.gate.was_refused(_anew(load)[:1] if size == 1 or not result.status else [], result, probe)
             if size > 1:
                 return [*reversed(_cut(load, size // 2))]
             self._put_off(load[0][0], result, probe)

@@ -64,7 +64,7 @@ class Alipay(Reader):
         def verify(key: Any) -> None:
             key.verify(base64.b64decode(said.get("sign", "")), text.encode("latin-1"), *self._how)
 
-        ensure_signed(self._keys.get(said.get("app_id", ""), ()), verify, self._invalid, ValueError)
+        ensure_signed(self._keys.get(said.get("app_id", ""), ()), verify, self._invalid)
         kind = _KINDS.get(said.get("trade_status", ""))
         if kind is None:
             return None

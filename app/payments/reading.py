@@ -16,16 +16,19 @@ class Head(BaseModel):
     type: str
 
 
-def ensure_signed(secrets: Iterable[Secret], verify: Callable[[Secret], object], *wrong: type[Exception]) -> None:
-    """Verify a notice with each secret in turn. Raises `NotSigned` if with all of them one of the `wrong` is raised."""
-    why = "nobody could have signed it"
+def ensure_signed(secrets: Iterable[Secret], verify: Callable[[Secret], object], refused: type[Exception]) -> None:
+    """Verify a notice with each secret in turn. `refused`: the library's own error. Raises `NotSigned`."""
+    why = ["nobody could have signed it"]
     for secret in secrets:
         try:
             verify(secret)
+        except refused as error:
+            why.append(str(error) or "another signature")
+        except (ValueError, TypeError):  # of a header that isn't ASCII, or has another form; of a body that is no text
+            why.append("a header or the body can't be read")
+        else:
             return
-        except wrong as error:
-            why = str(error) or "another signature"
-    raise NotSigned(why)
+    raise NotSigned("; ".join(dict.fromkeys(why[1:] or why)))
 
 
 def number(of: Mapping[str, Any], *names: str) -> int | None:

@@ -176,9 +176,10 @@ class Reconciliation:
         if any(one not in there.currencies for one in here.currencies if one):
             return Cause.CURRENCY, there.charged, here.paid, currency
         currency = currency or next(iter(there.currencies))
-        if len(there.charges) > 1 and there.charged - there.back != here.paid - here.back:
-            return Cause.TWICE, there.charged, here.paid, currency
-        if len(there.charges) <= 1 and here.known and there.charged != here.paid:
+        if len(there.charges) > 1:  # of two charges under one name one may have been given back there
+            twice = there.charged - there.back != here.paid - here.back
+            return (Cause.TWICE, there.charged, here.paid, currency) if twice else None
+        if here.known and there.charged != here.paid:
             return Cause.AMOUNT, there.charged, here.paid, currency
         back = there.charged if here.whole and not here.known else here.back
         if there.back > back:

@@ -8,7 +8,6 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from app import money
-from app.errors import SeckillError
 from app.payments.reconcile import Movement, MovementKind
 
 _OWN: Final = ("payment_ref", "kind", "amount", "currency")
@@ -24,7 +23,7 @@ _STRIPES: Final = {
 }
 
 
-class StatementError(SeckillError):
+class StatementError(ValueError):
     """The file is no list of payments."""
 
 

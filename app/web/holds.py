@@ -174,7 +174,9 @@ def read(call: Call) -> Asked:
             command = Confirm(*order, said.payment_ref, said.amount, said.currency, key, said.subtotal, said.paid_at)
         case CancelRequest():
             if said.units is not None and key is None:
-                raise invalid_field("units", "some of the units need an Idempotency-Key: twice is another time")
+                raise invalid_field(
+                    "units", "some of the units need an Idempotency-Key: twice is another time", where="body"
+                )
             command = Cancel(*order, key=key, units=said.units)
         case _:
             command = Extend(*order, key)

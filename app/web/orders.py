@@ -27,7 +27,15 @@ _TYPES: Final[dict[Format, str]] = {"csv": "text/csv; charset=utf-8", "jsonl": "
 _KEPT_OUT: Final = {"Cache-Control": "no-store"}
 _NAME_DIGITS: Final = 16  # of a part, and they are an order's own
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
-Key = Annotated[str | None, Header(description="bare or in quotes; the same part, asked for again, is not another one")]
+Key = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=100,
+        pattern=r"^[\x21-\x7e]+$",
+        description="bare or in quotes; the same part, asked for again, is not another one",
+    ),
+]
 
 
 class OrdersView(BaseModel):
@@ -193,12 +201,12 @@ async def refund(
     A part of it, or some units, leave the order as it is; parts add up, and end it when all of it was given back.
     """
     needed = given.part is None and (given.amount is not None or given.units is not None)
-    name = _name_of_part(idempotency_key, needed=needed) or given.part
+    name = _name_of_part("refund", idempotency_key, needed=needed)
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return RefundView(outcome=RefundOutcome.NOT_FOUND)
-    about: dict[str, Any] = given.model_dump(exclude={"restock", "part"}) | {"message": name}
+    about: dict[str, Any] = given.model_dump(exclude={"restock", "part"}) | {"message": name, "of_part": given.part}
     answer = await admin.refund(order, restock=given.restock, by=by, **about)
     record = answer.record
     return RefundView(
@@ -215,13 +223,13 @@ class RetryView(BaseModel):
     outcomes: dict[str, RequestOutcome]
 
 
-def _name_of_part(key: str | None, *, needed: bool) -> str | None:
+def _name_of_part(what: str, key: str | None, *, needed: bool) -> str | None:
     """The name of a part, by its idempotency key: the same one again is not another part."""
     if not needed:
         return None
     if key is None:
         raise invalid_field("Idempotency-Key", "a part needs one: twice is another time", where="header")
-    return hashlib.sha256(read_key(key.encode()).encode()).hexdigest()[:_NAME_DIGITS]
+    return hashlib.sha256(f"{what} {read_key(key.encode())}".encode()).hexdigest()[:_NAME_DIGITS]
 
 
 class RetryRequest(BaseModel):
@@ -266,7 +274,7 @@ async def cancel_order(
 ) -> CancelView:
     """Give back the units that an order holds, or some. A paid order stays as it is: that would be a refund."""
     units = wish.units if wish else None
-    name = _name_of_part(idempotency_key, needed=units is not None)
+    name = _name_of_part("cancel", idempotency_key, needed=units is not None)
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:

@@ -158,27 +158,26 @@ def _commands(order: OrderId, report: Report, *, several: bool) -> list[OrderCom
     about: dict[str, Any] = {name: getattr(report, name) for name in ("payment_ref", "amount", "currency")}
     found: list[OrderCommand] = []
     if report.kind in (Kind.REFUNDED, Kind.DISPUTE_LOST):
-        given = about | {"by": _PROVIDER if report.kind is Kind.REFUNDED else _DISPUTE}
-        if report.amount is not None or report.so_far is not None:
-            said = f"{report.message}\n{report.payment_ref}\n{report.amount}\n{report.so_far}"
-            digest = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
-            given["message"] = report.part_name or digest
+        lost = report.kind is Kind.DISPUTE_LOST
+        said = f"{report.message}\n{report.payment_ref}\n{report.amount}\n{report.so_far}"
+        given = about | {
+            "by": _DISPUTE if lost else _PROVIDER,
+            "message": hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS],
+            "so_far": report.so_far,
             # What several orders were paid with, and which of them this is about, only the shop can tell.
-            given |= {"so_far": report.so_far, "part": report.part or several}
+            "part": report.part or (several and report.amount is not None),
+            "of_part": report.part_name,
+            "notice": True,
+            "disputed": lost and report.amount is not None,
+            "at": report.at,
+        }
         found.append(Refund(*order, restock=False, **given))
     if report.kind is not Kind.REFUNDED:
-        kind = EventKind(report.kind)
-        found.append(
-            Incident(
-                *order,
-                kind,
-                **about,
-                message=report.message,
-                why=report.why,
-                by=_PROVIDER,
-                name=report.part_name,
-            )
-        )  # it closes a lost one
+        if several and report.part_name is None:
+            about["amount"] = None  # likewise
+        # It closes a dispute that is lost, too.
+        more: dict[str, Any] = {**about, "message": report.message or None, "why": report.why, "by": _PROVIDER}
+        found.append(Incident(*order, EventKind(report.kind), **more, name=report.part_name, at=report.at))
     return found
 
 

@@ -126,11 +126,18 @@ class Bank:
         except ValueError as error:
             return 400, _body(str(error))
 
+    async def _intent(self, request: Request) -> Response:
+        payment = self.payments.get(request.path_params["ref"])
+        if payment is None:
+            return _error(404, "resource_missing")
+        return JSONResponse({"id": payment.ref, "object": "payment_intent", "currency": payment.currency.lower()})
+
     async def open(self) -> None:
         """Begin to listen, on a free port."""
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
-        app = Starlette(routes=[Route("/v1/refunds", self._refunds, methods=["GET", "POST"])])
+        intent = Route("/v1/payment_intents/{ref}", self._intent)
+        app = Starlette(routes=[Route("/v1/refunds", self._refunds, methods=["GET", "POST"]), intent])
 
         async def served(scope: Any, receive: Any, send: Any) -> None:
             try:

@@ -90,6 +90,7 @@ class Provider:
         self._webhook = standardwebhooks.Webhook(secret)
         self._http = httpx.AsyncClient(timeout=10, trust_env=False)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._given_back: set[str] = set()  # the keys of refunds
         self.callbacks: deque[Callback] = deque(maxlen=_KEPT)
         self.payments: dict[str, Payment] = {}
 
@@ -119,14 +120,17 @@ class Provider:
         self.payments[paid.ref] = paid
         return paid
 
-    async def give_back(self, ref: str) -> Payment | None:
-        """Give back what is left of a payment, once, and tell the shop; None if there is none."""
+    async def give_back(self, ref: str, amount: int | None = None, key: str = "") -> Payment | None:
+        """Give back a payment, or a part, once for a key, and tell the shop; None if there is none."""
         paid = self.payments.get(ref)
-        if paid is not None and paid.given_back < paid.amount:
-            paid.given_back = paid.amount
+        if paid is not None and key not in self._given_back and paid.given_back < paid.amount:
+            self._given_back |= {key} if key else set()
+            paid.given_back = paid.amount if amount is None else min(paid.amount, paid.given_back + amount)
             callback = Callback("payment.refunded", paid.hold, ref)
             self.callbacks.append(callback)
-            self.start(self._repeat(callback, self.body(callback.type, {"hold": paid.hold, "payment_ref": ref})))
+            part = {} if amount is None else {"amount": amount}
+            said = self.body(callback.type, {"hold": paid.hold, "payment_ref": ref, **part})
+            self.start(self._repeat(callback, said))
         return paid
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -294,7 +298,8 @@ def routes(provider: Provider) -> list[Route]:
         return JSONResponse([asdict(one) for one in provider.payments.values()])
 
     async def refunds(request: Request) -> Response:
-        paid = await provider.give_back((await request.json()).get("payment_ref", ""))
+        wish, key = await request.json(), request.headers.get("idempotency-key", "")
+        paid = await provider.give_back(wish.get("payment_ref", ""), wish.get("amount"), key)
         return JSONResponse(asdict(paid)) if paid else JSONResponse({"detail": "no such payment"}, status_code=404)
 
     return [

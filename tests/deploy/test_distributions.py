@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # What a user of the package may want; what only a checkout needs is in dependency groups, which no wheel has.
 EXTRAS = {
-    "seckill": {"buyers", "mysql", "stripe", "traces", "zookeeper"},
+    "seckill": {"alipay", "buyers", "mysql", "stripe", "traces", "zookeeper"},
     "fencelock": {"etcd", "fence", "mysql", "redis", "zookeeper"},
 }
 NAMES = tuple(EXTRAS)

@@ -124,7 +124,7 @@ def _rightly_refused(answer: Any) -> bool:
         ("ends_at", "ends_at must be late"),
     ]
     rightly += [(name, "a price and its curr") for name in ("price", "currency")]
-    rightly += [("Idempotency-Key", "a part needs one: tw"), ("units", "some of the units ne")]
+    rightly += [("Idempotency-Key", "a part needs one: tw"), ("units", "needs an Idempotency")]
     return problem["type"] == "urn:seckill:key-reused" or said in [[one] for one in rightly]
 
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.audit.ledger import Ledger
+from app.cashier.cashier import names
 from app.orders import (
     CancelOutcome,
     Event,
@@ -160,7 +161,7 @@ def test_parts_that_are_due() -> None:
     assert told.record.needs_attention
     told(Refund, False, "p", so_far=1_000)  # the provider's notice is quicker than its answer
     assert told.record.parts_due
-    assert told(Refund, False, "p", amount=1_000, message="a", part=True) == RefundOutcome.PARTLY_REFUNDED
+    assert told(Refund, False, of_part="a") == RefundOutcome.PARTLY_REFUNDED
     assert told.record.amount_refunded == 1_000 and not told.record.needs_attention
 
 
@@ -177,7 +178,7 @@ def test_a_dispute_is_open_until_it_is_closed() -> None:
 
 def test_a_sale_of_an_earlier_release_knows_no_parts() -> None:
     """What the release that began it could not read is refused; parts that were given back are told by its events."""
-    steps = (("held", 1, 0, "", {}), ("confirmed", 2, 0, "", {"payment_ref": "p", "amount": 1_500}))
+    steps: Any = (("held", 1, 0, "", {}), ("confirmed", 2, 0, "", {"payment_ref": "p", "amount": 1_500}))
     told = Told(paid()._replace(steps=steps))
     for command in (
         Refund(*ORDER, True, units=1, message="a"),
@@ -252,3 +253,129 @@ def test_no_unit_and_no_payment_is_in_two_places(commands: list[OrderCommand], w
     record = told.record
     due = {*record.refunds_due, *record.parts_due}
     assert {name for _, name in ledger._owed} >= due
+
+
+class Bank:
+    """A provider: what it has given back of the payment, and the notices that it has still to send."""
+
+    def __init__(self, paid: int) -> None:
+        self.paid = paid
+        self.made: dict[str, list[Any]] = {}  # by key: amount, whether it lasts
+        self.notices: list[tuple[str, int, str, float]] = []
+        self.now = 0.0
+
+    @property
+    def back(self) -> int:
+        return sum(amount for amount, lasts in self.made.values() if lasts)
+
+    def give_back(self, key: str, amount: int | None) -> bool:
+        left = self.paid - self.back
+        amount = left if amount is None else amount
+        if not 0 < amount <= left:
+            return False
+        self.made[key] = [amount, True]
+        self.tell("so far", self.back, key)
+        return True
+
+    def lose(self, at: int) -> None:
+        """One of the refunds comes back from the payer's bank."""
+        lasting = [key for key, (_, lasts) in self.made.items() if lasts]
+        if lasting:
+            key = lasting[at % len(lasting)]
+            self.made[key][1] = False
+            self.tell("failed", self.made[key][0], key)
+
+    def tell(self, what: str, amount: int, key: str) -> None:
+        self.now += 1
+        self.notices.append((what, amount, key, self.now))
+
+
+def hear(told: Told, bank: Bank, at: int, again: bool) -> None:
+    """One of the notices comes, perhaps not for the last time."""
+    if not bank.notices:
+        return
+    notice = bank.notices[at % len(bank.notices)]
+    what, amount, key, written_at = notice
+    if not again:
+        bank.notices.remove(notice)
+    if what == "failed":
+        told(Incident, EventKind.REFUND_FAILED, "p", amount, "EUR", f"{key} failed", "returned", at=written_at)
+        return
+    said: dict[str, Any] = {"so_far": amount, "part": True} if amount < bank.paid else {}
+    told(Refund, False, "p", message=f"{key} {amount}", notice=True, at=written_at, **said)
+
+
+def work(told: Told, bank: Bank, loses_answer: bool) -> None:
+    """The cashier does what is due, if no answer is lost."""
+    for name in names(told.record):
+        if name in told.record.failed:
+            continue
+        told(RequestRefund, name)
+        request = next((one for one in told.record.requested if one.name == name), None)
+        if request is None:
+            continue
+        key = f"{request.event}"
+        made = key in bank.made or bank.give_back(key, request.amount)
+        if loses_answer:
+            return
+        if made and bank.made[key][1]:
+            told(Refund, False, "p", **({} if name == "p" else {"of_part": name}))
+        else:
+            why: dict[str, Any] = {"request": request.event, "by": "cashier", "why": "no"}
+            told(Incident, EventKind.REFUND_FAILED, "p", name=None if name == "p" else name, **why)
+
+
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("later"), AMOUNTS | st.none(), NAMES),
+        st.tuples(st.just("units"), st.integers(1, 3), NAMES),
+        st.tuples(st.just("work"), st.booleans(), st.none()),
+        st.tuples(st.just("hear"), st.integers(0, 9), st.booleans()),
+        st.tuples(st.just("lose"), st.integers(0, 9), st.none()),
+        st.tuples(st.just("dashboard"), AMOUNTS | st.none(), NAMES),
+        st.tuples(st.just("retry"), st.none(), st.none()),
+    ),
+    max_size=14,
+)
+
+
+@given(acts=ACTS)
+def test_the_provider_and_the_books_agree_or_somebody_is_asked(acts: list[Any]) -> None:  # noqa: PLR0912
+    """Whatever is given back, here or there, fails later, is told late, twice or in another order."""
+    told, bank = Told(paid()), Bank(3 * PRICE)
+    for what, one, two in acts:
+        match what:
+            case "later":
+                part = {} if one is None else {"amount": one, "message": f"later {two}", "payment_ref": "p"}
+                told(Refund, True, later=True, **part)
+            case "units":
+                told(Refund, True, units=one, message=f"units {two}", later=True)
+            case "work":
+                work(told, bank, loses_answer=one)
+            case "hear":
+                hear(told, bank, one, again=two)
+            case "lose":
+                bank.lose(one)
+            case "dashboard":
+                bank.give_back(f"dashboard {two} {len(bank.made)}", one)
+            case "retry":
+                for name in told.record.failed:
+                    told(RequestRefund, name, by="ann")
+    for _ in range(len(bank.notices)):
+        hear(told, bank, 0, again=False)
+    for _ in range(4):
+        work(told, bank, loses_answer=False)
+        for _ in range(len(bank.notices)):
+            hear(told, bank, 0, again=False)
+    assert bank.back <= bank.paid
+    record = told.record
+    assert record.needs_attention or record.amount_refunded == bank.back, (record, bank.made)
+    if all(one.kind is not EventKind.REFUND_FAILED for one in told.events):
+        assert not record.needs_attention
+    if not record.needs_attention and bank.back == bank.paid:
+        assert record.state is OrderState.REFUNDED
+    ledger = Ledger()
+    for event in told.events:
+        ledger.add(event)
+    assert not ledger._violations
+    assert bool(ledger._owed) == bool(record.refunds_due or record.parts_due)
