@@ -107,7 +107,7 @@ class Worker:
             if self._store_is_away:
                 # An instance that can't reach the store must not block others: no lock until it answers.
                 in_doubt = [part.item.sku for part in self._in_doubt.next_parts()]
-                await self._store.ping(in_doubt or self.queue.next_skus)
+                await self._store.ping([*in_doubt, *self.queue.next_skus])
                 self._store_is_away = False
             await self._serve_under_one_grant()
             backoff.reset()

@@ -195,8 +195,12 @@ async def test_no_more_than_so_many_a_minute(etcd: EtcdMember, valkey: Valkey, b
         later = await owed(shop, bank, "pi_later")
         await eventually_async(lambda: cashier_of(shop).figures["waiting"] == 3)
         assert len(bank.asked) == 2
-        waiting = [order for order in (*orders, later) if (await look(shop, order)).record.needs_attention]
-        assert len(waiting) == 3
+
+        async def wait() -> int:
+            return sum([(await look(shop, order)).record.needs_attention for order in (*orders, later)])
+
+        await eventually_async(wait, until=lambda count: count == 3)
+        assert len(bank.asked) == 2
 
 
 async def test_a_shop_that_makes_its_refunds_itself(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:

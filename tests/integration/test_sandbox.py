@@ -33,7 +33,7 @@ ANSWERS = {
     "part": (["200 confirmed", "200 partly_refunded"], "confirmed"),
     "whole": (["200 confirmed", "200 refunded"], "refunded"),
     "dispute": (["200 confirmed", "200 noted", "200 refunded"], "refunded"),
-    "foreign": (["200 ignored", "200 ignored"], "held"),
+    "foreign": (["200 ignored", "409 No such order"], "held"),
     "unsigned": (["400 Not signed by the payment provider"] * 2, "held"),
     "large": (["200 confirmed"], "confirmed"),
 }
