@@ -18,6 +18,7 @@ from app.cli.questions import name_of, whole_file
 from app.errors import SeckillError
 from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
 from app.orders.view import row, step
+from app.payments.reconcile import Totals, add_to
 from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
 from app.sale.find import refuse_gaps
@@ -146,7 +147,7 @@ def orders_export(
     if as_ not in ("csv", "jsonl"):
         raise typer.BadParameter("csv or jsonl", param_hint="--format")
     form: Format = "csv" if as_ == "csv" else "jsonl"
-    wanted = Wanted(_state(state))
+    wanted, totals = Wanted(_state(state)), dict[str, Totals]()
 
     async def write(sale: Sale, file: TextIO) -> int:
         count = 0
@@ -156,6 +157,8 @@ def orders_export(
             async for page in sale.orders.pages(sku, wanted):
                 refuse_gaps(page)
                 await asyncio.to_thread(file.write, lines(page.orders, form))
+                for order in page.orders:
+                    add_to(totals, order)
                 count += len(page.orders)
                 advance(page.looked, total)
         file.flush()
@@ -163,12 +166,22 @@ def orders_export(
 
     if out is None:
         with_sale(lambda sale: write(sale, typer.get_text_stream("stdout")))
+        _say_totals(totals)
         return
     with whole_file(out, "--out") as file:
         count = with_sale(lambda sale: write(sale, file))
     Console(stderr=True).print(
         f"{count:,} orders{f' of {sku}' if sku else ''} in {out}", markup=False, highlight=False, soft_wrap=True
     )
+    _say_totals(totals)
+
+
+def _say_totals(totals: dict[str, Totals]) -> None:
+    """Say the sums of the orders, which `seckill payments reconcile` has, too."""
+    for currency, total in sorted(totals.items()):
+        paid, back, owed = (money.written(one, currency or None) for one in (total.paid, total.given_back, total.owed))
+        said = f"paid {paid}, given back {back}, owed {owed}"
+        Console(stderr=True).print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 @orders.command("cancel")

@@ -110,6 +110,13 @@ class Request(NamedTuple):
     currency: str | None = None
 
 
+class Dispute(NamedTuple):
+    """A buyer wants a payment back from their bank."""
+
+    name: str
+    ref: str
+
+
 class Failure(NamedTuple):
     """A refund that was made and came back. `at`: when the provider wrote so, by its clock; None: nobody knows."""
 
@@ -152,7 +159,7 @@ class Record(NamedTuple):
     requested: tuple[Request, ...] = ()  # refunds for which the provider is asked
     failed: tuple[str, ...] = ()  # refunds, by name, that didn't work
     failures: tuple[Failure, ...] = ()  # of payments whose refund came back
-    disputed: tuple[str, ...] = ()  # payments that the buyer wants back from their bank
+    disputes: tuple[Dispute, ...] = ()  # those that are open
     steps: Steps | None = None  # its events; None but in layout 1
     unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
 
@@ -221,7 +228,7 @@ class Record(NamedTuple):
     @property
     def needs_attention(self) -> bool:
         """Whether money is owed or disputed, or a wrong amount was paid."""
-        return bool(self.refunds_due or self.parts or self.failed or self.disputed) or self.amount_mismatch
+        return bool(self.refunds_due or self.parts or self.failed or self.disputes) or self.amount_mismatch
 
     @property
     def amount_refunded(self) -> int:
@@ -230,6 +237,11 @@ class Record(NamedTuple):
         # A part of it may have come back, and be due again.
         whole -= sum(one.amount for one in self.parts if one.ref in self.refunded and one.currency is None)
         return whole + sum(one.amount for one in self.back if one.ref not in self.refunded and one.currency is None)
+
+    @property
+    def disputed(self) -> tuple[str, ...]:
+        """The payments that the buyer wants back from their bank."""
+        return tuple(dict.fromkeys(one.ref for one in self.disputes))
 
     @property
     def parts_due(self) -> tuple[str, ...]:
@@ -273,7 +285,7 @@ class Record(NamedTuple):
         found: dict[str, Any] = json.loads(text)
         if "steps" in found:
             found |= _of_steps(found["steps"], found.get("payment_ref"), found.pop("amount", None))
-        for name in ("refunds_due", "refunded", "notices", "failed", "disputed"):
+        for name in ("refunds_due", "refunded", "notices", "failed"):
             if name in found:
                 found[name] = tuple(found[name])
         for name, kind in _TUPLES.items():
@@ -286,7 +298,14 @@ class Record(NamedTuple):
 
 
 _NAMES: Final = Record._fields[1:-1]
-_TUPLES: Final = {"payments": Payment, "back": Back, "parts": Part, "requested": Request, "failures": Failure}
+_TUPLES: Final = {
+    "payments": Payment,
+    "back": Back,
+    "parts": Part,
+    "requested": Request,
+    "failures": Failure,
+    "disputes": Dispute,
+}
 _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 

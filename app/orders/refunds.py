@@ -13,6 +13,7 @@ from app.orders.record import (
     NO_FACTS,
     NO_UNITS,
     Back,
+    Dispute,
     EventKind,
     Failure,
     OrderState,
@@ -282,6 +283,11 @@ def _request(order: Record, wish: RequestRefund) -> Ruling:
         return Ruling(outcome.ALREADY_REQUESTED)
     ref = part.ref if part else name
     amount, currency = (part.amount, part.currency or order.currency) if part else _rest(order, name)
+    if amount == 0:  # such as of a payment that was free, or of which all parts were given back
+        settled = {"state": order.state, "about": "payment", "payment_refs": [ref]}
+        due = tuple(one for one in order.refunds_due if one != ref)
+        fields = {"refunds_due": due, "refunded": (*order.refunded, ref)} | _rid(order, (ref,))
+        return Ruling(outcome.NOTHING_DUE, EventKind.REFUNDED, settled | ({"by": wish.by} if wish.by else {}), fields)
     facts: dict[str, Any] = {"state": order.state, "about": "part" if part else "payment", "payment_ref": ref}
     said = {"part": name if part else None, "amount": amount, "currency": currency if amount is not None else None}
     facts |= {fact: one for fact, one in said.items() if one is not None}
@@ -316,13 +322,17 @@ def _incident(order: Record, told: Incident) -> Ruling:
     notices = {"notices": _with(order, told.message)} if told.message else {}
     match told.kind:
         case EventKind.DISPUTED:
-            if ref in order.disputed:
+            if any(one.name == (told.message or ref) for one in order.disputes):
                 return Ruling(outcome.ALREADY_NOTED)
-            return Ruling(outcome.NOTED, told.kind, facts, {"disputed": (*order.disputed, ref)})
+            begun = Dispute(told.message or ref, ref)
+            return Ruling(outcome.NOTED, told.kind, facts, {"disputes": (*order.disputes, begun)})
         case EventKind.DISPUTE_WON | EventKind.DISPUTE_LOST:
-            left = tuple(one for one in order.disputed if one != ref)
+            # By its name, where the provider gives it one; else all of the payment.
+            named = [one for one in order.disputes if one.name == told.message]
+            over = named or [one for one in order.disputes if one.ref == ref]
+            left = tuple(one for one in order.disputes if one not in over)
             # A dispute that is over is not begun by a late notice.
-            return Ruling(outcome.NOTED, told.kind, facts, {"disputed": left} | notices)
+            return Ruling(outcome.NOTED, told.kind, facts, {"disputes": left} | notices)
     found = _failed(order, told)
     if found is None:
         return Ruling(outcome.ALREADY_NOTED)

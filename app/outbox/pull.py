@@ -7,6 +7,7 @@ come; those of the one before that were not read are gone with its orders.
 
 import base64
 import json
+import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -56,6 +57,9 @@ class Pull:
         sales, last, unread = await self._look(skus)
         places = {sku: place for sku, place in places.items() if sales.get(sku) == place.sale or sku in unread}
         behind = [sku for sku in sales if last[sku] not in (None, places[sku].entry if sku in places else None)]
+        if len(behind) > limit:  # each of them has its turn
+            first = random.randrange(len(behind))  # noqa: S311 - no secret
+            behind = behind[first:] + behind[:first]
         found: dict[str, list[Message]] = {sku: [] for sku in behind}
         left = limit
         while behind and left:

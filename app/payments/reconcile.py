@@ -101,6 +101,40 @@ class _Here:
     currencies: set[str | None] = field(default_factory=set)
 
 
+class _Sums(NamedTuple):
+    """A payment of an order, in the minor unit of its currency. `paid`: None if nobody has said it."""
+
+    ref: str
+    currency: str | None
+    paid: int | None
+    back: int
+    owed: int
+
+
+def _sums(order: Order) -> Iterator[_Sums]:
+    record = order.record
+    payments = {one.ref: (one.amount, one.currency) for one in record.payments}
+    if record.payment_ref is not None:
+        payments.setdefault(record.payment_ref, (None, None))
+    for ref, (told, foreign) in payments.items():
+        paid = record.to_pay if told is None and ref == record.payment_ref else told
+        back = record.back_of(ref, foreign).amount
+        parts = sum(one.amount for one in record.parts if (one.ref, one.currency) == (ref, foreign))
+        if ref in record.refunded:  # of which a part may have come back, and be due again
+            back = (paid or 0) - parts
+        owed = (paid or 0) - back if ref in record.refunds_due else parts
+        yield _Sums(ref, foreign or record.currency, paid, back, owed)
+
+
+def add_to(totals: dict[str, Totals], order: Order) -> None:
+    """Add the payments of an order to the sums of their currencies; "" is that of none."""
+    for one in _sums(order):
+        total = totals.setdefault(one.currency or "", Totals())
+        total.paid += one.paid or 0
+        total.given_back += one.back
+        total.owed += one.owed
+
+
 class Reconciliation:
     """Takes the provider's lines and the orders, in any order; then tells the differences. Some 500 bytes a payment.
 
@@ -128,28 +162,17 @@ class Reconciliation:
 
     def add_order(self, order: Order) -> None:
         """Add an order, with all its payments."""
-        record = order.record
-        payments = {one.ref: (one.amount, one.currency) for one in record.payments}
-        if record.payment_ref is not None:
-            payments.setdefault(record.payment_ref, (None, None))
-        for ref, (told, foreign) in payments.items():
-            currency = foreign or record.currency
-            amount = record.to_pay if told is None and ref == record.payment_ref else told
-            found = self._here.setdefault(ref, _Here(since=order.sold_at))
-            whole, back = ref in record.refunded, record.back_of(ref, foreign).amount
-            owed = (amount or 0) - back if ref in record.refunds_due else 0
-            owed += sum(one.amount for one in record.parts if (one.ref, one.currency) == (ref, foreign))
+        add_to(self.totals, order)
+        for one in _sums(order):
+            found = self._here.setdefault(one.ref, _Here(since=order.sold_at))
             found.orders.append(order.id.name)
-            found.currencies.add(currency)
-            found.known &= amount is not None
-            found.whole |= whole
+            found.currencies.add(one.currency)
+            found.known &= one.paid is not None
+            found.whole |= one.ref in order.record.refunded
             found.since = min(found.since, order.sold_at)
-            found.paid += amount or 0
-            found.back += (amount or 0) if whole else back
-            found.owed += owed
-            total = self.totals.setdefault(currency or "", Totals())
-            total.paid, total.owed = total.paid + (amount or 0), total.owed + owed
-            total.given_back += (amount or 0) if whole else back
+            found.paid += one.paid or 0
+            found.back += one.back
+            found.owed += one.owed
 
     def differences(self) -> Iterator[Difference]:
         """Yield each difference once, by the payment's name."""

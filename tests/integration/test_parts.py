@@ -87,6 +87,8 @@ async def test_the_commands(etcd: EtcdMember, valkey: Valkey, env: dict[str, str
         told = await seckill("orders", "refund", order, "--amount", "1.00USD", "--yes", env=env)
         assert "the order is in EUR" in told.stderr
         assert (await seckill("orders", "retry", order, env=env)).returncode == 1
+        told = await seckill("orders", "export", env=env)
+        assert "paid 9.98 EUR, given back 4.99 EUR, owed 0.00 EUR" in told.stderr
         listed = tmp_path / "payments.csv"
         listed.write_text("payment_ref,kind,amount,currency\np1,charge,9.98,EUR\np1,refund,4.99,EUR\n")
         told = await seckill("payments", "reconcile", str(listed), env=env)

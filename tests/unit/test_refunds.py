@@ -165,13 +165,24 @@ def test_parts_that_are_due() -> None:
     assert told.record.amount_refunded == 1_000 and not told.record.needs_attention
 
 
+def test_what_cost_nothing_is_not_given_back() -> None:
+    """A payment of nothing that came late is noted as given back when it is its turn: no provider is asked."""
+    told = Told(held()._replace(state=OrderState.CANCELLED))
+    assert told(Confirm, "free", 0, "EUR") == ConfirmOutcome.REFUND_DUE
+    assert told(RequestRefund, "free") == RequestOutcome.NOTHING_DUE
+    assert told.record.refunded == ("free",) and not told.record.needs_attention
+
+
 def test_a_dispute_is_open_until_it_is_closed() -> None:
     """An order with a disputed payment needs attention; a notice that comes late opens nothing again."""
     told = Told(paid())
     assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.NOTED
     assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.ALREADY_NOTED
     assert told.record.needs_attention and told.record.disputed == ("p",)
+    told(Incident, EventKind.DISPUTED, "p", 100, message="dp2")
     assert told(Incident, EventKind.DISPUTE_WON, "p", message="dp") == IncidentOutcome.NOTED
+    assert told.record.needs_attention and told.record.disputed == ("p",)  # the other one is still open
+    told(Incident, EventKind.DISPUTE_LOST, "p", message="a notice of a provider that names no dispute")
     assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.ALREADY_NOTED
     assert not told.record.needs_attention
 
