@@ -353,7 +353,7 @@ def errors() -> str:
         *("", "## Outcome unknown", "", *head, *rows(Effect.UNKNOWN)),
         *(
             "",
-            "What only reads changes nothing, whatever `effect` says. Of a store that was not reached it says `nothing`.",
+            "A request that only reads changes nothing, whatever `effect` says. Of a store that was not reached it says `nothing`.",
         ),
         *("", "## Nothing happened", "", *head, *rows(Effect.NOTHING)),
     ]
