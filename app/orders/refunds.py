@@ -79,7 +79,7 @@ def _refund(order: Record, given: Refund) -> Ruling:  # noqa: PLR0911 - a case e
     owed = tuple(one for one in (*order.refunds_due, *wrong) if ref in (None, one))
     about = ref or (order.payment_ref if of_order else owed[0] if len(owed) == 1 else None)
     if given.amount is not None or given.so_far is not None:
-        if about is None or not (owed or of_order or about in order.refunded):
+        if about is None or not (owed or of_order):
             return _nothing(order, ref) if about is not None else Ruling(outcome.TOO_MUCH)
         found = _give_part(order, about, given)
         if found is not None:

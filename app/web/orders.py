@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from app.orders import SKU_PATTERN, CancelOutcome, Event, EventKind, Order, OrderState, RefundOutcome, RequestOutcome
@@ -16,7 +16,7 @@ from app.sale.export import Format, head, lines
 from app.sale.find import refuse_gaps
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
-from app.web.problems import invalid_field, responses
+from app.web.problems import invalid_field, responses, whole
 from app.web.purchase import read_key
 from app.web.state import state_of
 
@@ -149,7 +149,8 @@ async def order_history(request: Request, order_id: Named) -> LifeView:
     return LifeView.of(found, await admin.history(found))
 
 
-Units = Annotated[int | None, Field(ge=1, le=1_000_000, strict=True)]
+Units = Annotated[Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None, BeforeValidator(whole)]
+Amount = Annotated[Annotated[int, Field(ge=1, le=10**15, strict=True)] | None, BeforeValidator(whole)]
 
 
 class RefundRequest(BaseModel):
@@ -165,7 +166,7 @@ class RefundRequest(BaseModel):
         max_length=200,
         description="which payment; left out: the order's own, or all that are to be given back",
     )
-    amount: Annotated[int | None, Field(ge=1, le=10**15, strict=True)] = Field(
+    amount: Amount = Field(
         None, description="a part of the payment, in the minor unit of the currency; needs an Idempotency-Key"
     )
     units: Units = Field(

@@ -76,8 +76,8 @@ def _counts_parts_twice() -> None:
     submit = Shop.submit
 
     async def patched(self: Any, command: Any, **how: Any) -> Any:
-        if isinstance(command, Refund) and command.by == cashier.BY and command.message:
-            command = command._replace(message=f"other-{next(_tries)}")
+        if isinstance(command, Refund) and command.by == cashier.BY and command.of_part:
+            command = command._replace(of_part=None, amount=100, message=f"other-{next(_tries)}")
         return await submit(self, command, **how)
 
     Shop.submit = patched  # type: ignore[method-assign]

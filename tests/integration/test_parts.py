@@ -10,7 +10,8 @@ import pytest
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import optional
 from tests.harness.shop import client
-from tests.integration.test_orders import OPERATOR, env, find, hold, pay, seckill
+from tests.harness.waiting import eventually_async
+from tests.integration.test_orders import OPERATOR, env, find, pay, seckill
 
 __all__ = ["env"]
 
@@ -29,8 +30,17 @@ async def http(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey)
         async with client(etcd.endpoint, store.url) as http:
             http.headers.update(OPERATOR)
             terms = {"price": 499, "currency": "EUR"}
-            await http.put("/stock", json={"stock": 9, "new_sale": True, "forget_orders": "all", **terms})
+            sale = {"stock": 9, "new_sale": True, "forget_orders": "all", **terms}
+            await eventually_async(lambda: http.put("/stock", json=sale), until=lambda answer: answer.is_success)
             yield http
+
+
+async def hold(http: httpx.AsyncClient, buyer: str, quantity: int) -> str:
+    """Hold units, however long a busy machine takes for it."""
+    wish, key = {"buyer": buyer, "quantity": quantity}, {"Idempotency-Key": buyer}
+    ask = lambda: http.post("/holds", json=wish, headers=key)  # noqa: E731 - it is asked again
+    answer = await eventually_async(ask, until=lambda answer: answer.is_success)
+    return str(answer.json()["id"])
 
 
 async def test_some_units_and_parts(http: httpx.AsyncClient) -> None:
