@@ -52,7 +52,7 @@ _SAID: Final = {
 }
 _PAIRS: Final = (LOST, CUT, LATE, ENDED)
 _PAIRED: Final = ("take", "take behind", "purchase", "confirm")
-_MISSED_MOST: Final = 0.5  # of the faults that come to no step: a busy waiter looks more often, or less
+_MISSED_MOST: Final = 0.75  # of the faults that come to no step: a busy waiter looks more often, or less
 
 
 @dataclass(slots=True)
