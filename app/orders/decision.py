@@ -259,6 +259,8 @@ class _Now:
         """Answer a settled command once more, with its order as it stands."""
         number = settled.order.number if settled.order else getattr(command, "number", "")
         order = self.records.get(number)
+        if settled.order is None and order is not None and not _opens(command, order):
+            order = None  # it was not found the first time, for the same reason
         refund = _owed(order, command.payment_ref) if order is not None and isinstance(command, Confirm) else None
         return Decision(settled=settled, record=order, refund=refund)
 
@@ -435,6 +437,11 @@ _LOST: Final = Decision(ExtendOutcome.NOT_FOUND)
 def _not_needed(order: Record) -> ConfirmOutcome:
     """Return the outcome for a payment that has to be given back."""
     return ConfirmOutcome.DUPLICATE_PAYMENT if order.payment_ref is not None else ConfirmOutcome.REFUND_DUE
+
+
+def _opens(command: Command, order: Record) -> bool:
+    """Return whether a command has the secret of an order, if it is about one."""
+    return hmac.compare_digest(order.secret, getattr(command, "secret", order.secret))
 
 
 def _owed(order: Record, ref: str) -> str | None:

@@ -20,9 +20,11 @@ from app.orders import (
     Purchase,
     Record,
     Refund,
+    Settled,
     Snapshot,
     decide,
 )
+from app.orders.commands import fingerprint
 from app.orders.decision import Windows
 
 SECRET = 32 * "a"
@@ -136,6 +138,16 @@ def test_the_same_again_changes_nothing_more(stock: int, there: list[Record], wi
         if isinstance(wish, Confirm) and one.outcome in (ConfirmOutcome.REFUND_DUE, ConfirmOutcome.DUPLICATE_PAYMENT):
             assert two.refund == wish.payment_ref
     assert not [change for change in second.changes if change.units != (0, 0, 0)]
+
+
+def test_a_wrong_secret_is_shown_nothing_the_second_time_either() -> None:
+    """A key that was answered "not found" is so again: the order is not shown to somebody who can't open it."""
+    held = order("1", OrderState.HELD, "ann", 1, 2 * NOW_MS, None)
+    wish = Confirm("default", "1", "b" * 32, "p1", 5, key="k")
+    key = " confirm k"
+    settled = Settled(ConfirmOutcome.NOT_FOUND, *fingerprint(wish), None)
+    [decision] = decide(replace(snapshot(0, [held]), settled={key: settled}), [wish]).decisions
+    assert decision.settled is settled and decision.record is None
 
 
 def test_a_batch_gives_back_before_it_serves() -> None:
