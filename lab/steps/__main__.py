@@ -52,7 +52,8 @@ _SAID: Final = {
 }
 _PAIRS: Final = (LOST, CUT, LATE, ENDED)
 _PAIRED: Final = ("take", "take behind", "purchase", "confirm")
-_MISSED_MOST: Final = 0.75  # of the faults that come to no step: a busy waiter looks more often, or less
+_FEW_AT_ONCE: Final = 4
+_MISSED_MOST: Final = 0.5  # of the faults that come to no step: a busy waiter looks more often, or less
 
 
 @dataclass(slots=True)
@@ -180,9 +181,19 @@ class Steps:
         return (one for one in locks.OPERATIONS if locks.has(self._name, one))
 
     def _run(self, cases: Iterable[Case]) -> Iterator[Result]:
-        """Run cases; what fails runs once more, alone, as the machine may have been busy: a bug fails again."""
-        failed = []
+        """Run cases; what fails runs once more, alone, as the machine may have been busy: a bug fails again.
+
+        A fault that did not come to its step is tried once more, too, with fewer others beside it.
+        """
+        failed, missed = [], []
         for result in run_all(cases, self._make, at_once=self._at_once):
+            if result.violations:
+                failed.append(result.case)
+            elif result.case.fault and not result.struck:
+                missed.append(result.case)
+            else:
+                yield result
+        for result in run_all(missed, self._make, at_once=_FEW_AT_ONCE):
             if result.violations:
                 failed.append(result.case)
             else:

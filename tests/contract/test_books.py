@@ -266,7 +266,7 @@ def test_the_books_are_right_in_any_order_of_things(server: Callable[[], Any]) -
         run_state_machine_as_test(
             kind,
             settings=settings(
-                max_examples=15 if server is MariaDB else 60,  # its commands take ten times as long
+                max_examples=40 if server is MariaDB else 60,  # its commands take ten times as long
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
