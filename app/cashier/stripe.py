@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import httpx
+import aiohttp
 
 from app.cashier.provider import Became, Result, Wish
 from app.errors import ConfigurationError, SeckillError
@@ -32,10 +32,12 @@ class Stripe:
     def __init__(self, key: str, *, api: str | None, timeout_s: float) -> None:
         self.where = api or "https://api.stripe.com"
         self._timeout_s = timeout_s
-        http = library.HTTPXClient(timeout=httpx.Timeout(timeout_s))
+        self._http: Any = library.AIOHTTPClient(timeout=aiohttp.ClientTimeout(total=timeout_s))
         addresses: Any = {"api": api} if api else None
         # No retries of its own: ours come with a pause, and are seen.
-        self._client = library.StripeClient(key, http_client=http, base_addresses=addresses, max_network_retries=0)
+        self._client = library.StripeClient(
+            key, http_client=self._http, base_addresses=addresses, max_network_retries=0
+        )
 
     async def refund(self, wish: Wish, *, again: bool) -> Result:  # noqa: PLR0911 - a case each
         """See `Provider`. Stripe forgets a key after a day or later, so that a request of old is looked for first."""
@@ -101,8 +103,7 @@ class Stripe:
 
     async def close(self) -> None:
         """Close all connections."""
-        client: Any = self._client._requestor._client
-        await client.close_async()
+        await self._http.close_async()
 
 
 def _moves(kind: MovementKind, of: Any) -> bool:

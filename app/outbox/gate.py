@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from app.outbox.webhook import Result
+from app.outbox.endpoint import Result
 from app.telemetry.observer import Observer
 
 _log = logging.getLogger(__name__)

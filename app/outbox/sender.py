@@ -17,6 +17,7 @@ from typing import Any, Final
 from app.errors import EXPECTED, FenceRefused, StockCorrupt
 from app.forever import end, run_forever
 from app.orders import OrderId
+from app.outbox.endpoint import Result
 from app.outbox.feed import Chain
 from app.outbox.gate import Gate
 from app.outbox.message import Message
@@ -24,7 +25,7 @@ from app.outbox.pace import Pace
 from app.outbox.reader import Reader
 from app.outbox.references import References
 from app.outbox.state import Parked
-from app.outbox.webhook import Result, Webhook
+from app.outbox.webhook import Webhook
 from app.stock import Fence, StockStore
 from app.telemetry.observer import Observer
 from fencelock import AsyncLocks

@@ -33,9 +33,10 @@ from app.orders import (
 )
 from app.orders.decision import Decided, Decision
 from app.orders.view import standing
+from app.outbox.endpoint import Result
 from app.outbox.feed import Chain, Feed
 from app.outbox.message import Message
-from app.outbox.webhook import Result, Webhook
+from app.outbox.webhook import Webhook
 from app.sale import batch, worker
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop

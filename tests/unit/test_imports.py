@@ -1,14 +1,20 @@
 """No module imports itself through others: not for types only, and not inside a function either."""
 
 import ast
+import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import packages_distributions
 from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# By pydantic, pydantic-settings, FastAPI and Redis' client with its extra.
+BROUGHT_ALONG = {"pydantic_core", "dotenv", "starlette", "hiredis"}
 
 
 def modules_of(house: str) -> dict[str, Path]:
@@ -38,3 +44,19 @@ def test_no_circles(house: str) -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_the_service_imports_what_it_declares() -> None:
+    """What `app` imports comes with it, or with an extra: the lab's packages are not there where it runs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    declared = {name_of(one) for some in (project["dependencies"], *extras) for one in some}
+    names = (name for module, file in modules_of("app").items() for name in imported(module, file))
+    tops = {name.partition(".")[0] for name in names} - {"app", *sys.stdlib_module_names}
+    packages = packages_distributions()
+    foreign = {top for top in tops if not {name_of(one) for one in packages.get(top, [top])} & declared}
+    assert foreign <= BROUGHT_ALONG
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-")
