@@ -44,7 +44,7 @@ from app.orders.record import (
     changed,
     first_steps,
 )
-from app.orders.refunds import is_foreign, needs_layout_2, ruling
+from app.orders.refunds import Ruling, is_foreign, needs_layout_2, ruling
 from app.orders.snapshot import Settled, Snapshot
 from app.orders.terms import Terms
 
@@ -388,12 +388,14 @@ class _Now:
     def _refund(self, order: Record, command: Refund | RequestRefund | Incident) -> Decision:
         if order.steps is not None and needs_layout_2(command):
             return Decision(error=EarlierSale("parts, disputes and the cashier need a sale that this release began"))
-        found = ruling(order, command)
-        if found.kind is not None:
+        found: Ruling | None
+        told = found = ruling(order, command)
+        while found is not None and found.kind is not None:
             self.left += found.units.stock
-            moved: dict[str, Any] = {"units": found.units, "bought": found.bought, "facts": found.facts}
+            moved: dict[str, Any] = {"units": found.units, "bought": found.bought, "facts": dict(found.facts)}
             order = self._write(order, found.kind, **moved, **found.fields)
-        return Decision(found.outcome, record=order)
+            found = found.then
+        return Decision(told.outcome, record=order)
 
     def _release(
         self, order: Record, kind: EventKind, state: OrderState, facts: dict[str, Any] | None = None

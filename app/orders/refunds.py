@@ -26,7 +26,10 @@ from app.orders.record import (
 
 
 class Ruling(NamedTuple):
-    """What becomes of an order by a command: the event to write (`kind`; None for none), and the `fields` after it."""
+    """What becomes of an order by a command: the event to write (`kind`; None for none), and the `fields` after it.
+
+    `then`: what else does, by an event of its own.
+    """
 
     outcome: RefundOutcome | RequestOutcome | IncidentOutcome
     kind: EventKind | None = None
@@ -34,6 +37,7 @@ class Ruling(NamedTuple):
     fields: Mapping[str, Any] = NO_FACTS
     units: Units = NO_UNITS
     bought: int = 0
+    then: "Ruling | None" = None
 
 
 _PAID: Final = (OrderState.SOLD, OrderState.CONFIRMED)
@@ -133,21 +137,22 @@ def _give_units(order: Record, given: Refund) -> Ruling:
     facts = _by(given) | {"state": state, "about": "order" if ends else "units", "restock": given.restock}
     facts |= {} if ends else {"units": count}
     fields: dict[str, Any] = {"state": state} if ends else {"quantity": order.quantity - count}
+    then = None
     if ref is not None and amount:
         if amount > _left(order, ref):
             return Ruling(outcome.TOO_MUCH)
         if order.payment(ref) is None or order.amount is None:  # what all of the units cost is known only now
             fields["payments"] = order.with_payment(Payment(ref, order.to_pay))
-        facts |= {"amount": amount}
         part = Part(given.message or "", ref, amount)
         if given.later:
-            fields["parts"], facts["part"] = (*order.parts, part), part.name
+            then = _owe_part(order, part, _by(given) | {"state": state})
         else:
             after = _more(order, part)
             fields["back"], facts["given_back"] = order.with_back(after), after.amount
+            facts |= {"amount": amount}
     units = Units(stock=count, lucky=-count) if given.restock else NO_UNITS
     told = outcome.REFUNDED if ends else outcome.PARTLY_REFUNDED
-    return Ruling(told, EventKind.REFUNDED, facts, fields | _noticed(order, given), units, -count)
+    return Ruling(told, EventKind.REFUNDED, facts, fields | _noticed(order, given), units, -count, then)
 
 
 def _give_part(order: Record, ref: str, given: Refund) -> Ruling | None:  # noqa: PLR0911 - a case each
@@ -157,10 +162,8 @@ def _give_part(order: Record, ref: str, given: Refund) -> Ruling | None:  # noqa
         part = Part(given.message or "", ref, given.amount or 0, currency)
         if part.amount <= 0 or part.amount > _left(order, ref, currency):
             return Ruling(outcome.TOO_MUCH)
-        facts = _by(given) | {"state": order.state, "about": "part", "payment_ref": ref, "amount": part.amount}
-        facts |= {"part": part.name, "why": "part"} | ({"currency": currency} if currency else {})
-        fields = {"parts": (*order.parts, part)} | _noticed(order, given)
-        return Ruling(outcome.PARTLY_REFUNDED, EventKind.REFUND_DUE, facts, fields)
+        found = _owe_part(order, part, _by(given) | {"state": order.state})
+        return found._replace(fields={**found.fields, **_noticed(order, given)})
     if _is_old_news(order, ref, given):
         return Ruling(outcome.PARTLY_REFUNDED)
     before, paid = order.back_of(ref, currency), _paid(order, ref, currency)
@@ -180,6 +183,12 @@ def _give_part(order: Record, ref: str, given: Refund) -> Ruling | None:  # noqa
     return Ruling(
         outcome.PARTLY_REFUNDED, EventKind.REFUNDED, facts, {"back": order.with_back(after)} | _noticed(order, given)
     )
+
+
+def _owe_part(order: Record, part: Part, facts: Mapping[str, Any]) -> Ruling:
+    own = {**facts, "about": "part", "payment_ref": part.ref, "amount": part.amount, "part": part.name, "why": "part"}
+    own |= {"currency": part.currency} if part.currency else {}
+    return Ruling(RefundOutcome.PARTLY_REFUNDED, EventKind.REFUND_DUE, own, {"parts": (*order.parts, part)})
 
 
 def _give_due_part(order: Record, given: Refund) -> Ruling:

@@ -191,6 +191,9 @@ class RefundView(BaseModel):
     order: str | None = Field(None, description="the order's id")
     state: OrderState | None = None
     refunds_due: list[str] = Field(default_factory=list, description="payments that are still to be given back")
+    parts_due: list[str] = Field(default_factory=list, description="parts that are, by name")
+    amount_due: int = Field(0, description="what is still to be given back in all, as far as it is known")
+    amount_refunded: int = Field(0, description="what was given back in all")
 
 
 @router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
@@ -215,6 +218,9 @@ async def refund(
         order=answer.order and str(answer.order),
         state=record.state if record else None,
         refunds_due=list(record.refunds_due) if record else [],
+        parts_due=list(record.parts_due) if record else [],
+        amount_due=record.amount_due if record else 0,
+        amount_refunded=record.amount_refunded if record else 0,
     )
 
 

@@ -70,7 +70,14 @@ async def test_what_is_owed_in_parts(http: httpx.AsyncClient) -> None:
     order = await hold(http, "ann", quantity=2)
     await pay(http, order, "p1", 2 * 499)
     later = {"restock": True, "units": 1, "later": True}
-    await ask(http, f"/orders/{order}/refund", later, "one")
+    told = await ask(http, f"/orders/{order}/refund", later, "one")
+    assert (told["amount_due"], told["amount_refunded"], len(told["parts_due"])) == (499, 0, 1)
+    steps = (await http.get(f"/orders/{order}/history")).json()["steps"]
+    # The units are back; the money is another event, as it is not.
+    assert [(one["kind"], one["facts"].get("amount")) for one in steps[-2:]] == [
+        ("refunded", None),
+        ("refund_due", 499),
+    ]
     too_much = {"restock": False, "payment_ref": "p1", "amount": 500, "later": True}
     assert (await ask(http, f"/orders/{order}/refund", too_much, "two"))["outcome"] == "too_much"
     (seen,) = await find(http, state="attention")
