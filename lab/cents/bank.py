@@ -77,7 +77,14 @@ class Bank:
             raise ValueError("charge_already_refunded" if not left else "amount_too_large")
         self._count += 1
         made = {"id": f"re_{self._count}", "object": "refund", "amount": amount, "payment_intent": ref}
-        made |= {"status": "succeeded", "currency": payment.currency.lower(), "metadata": {}, **more}
+        made |= {
+            "status": "succeeded",
+            "currency": payment.currency.lower(),
+            "metadata": {},
+            "created": 1,
+            "charge": f"ch_{ref}",
+            **more,
+        }
         payment.refunds.append(made)
         return made
 
@@ -90,7 +97,9 @@ class Bank:
             return _error(401, "invalid_api_key")
         if request.method == "GET":
             payment = self.payments.get(request.query_params.get("payment_intent", ""))
-            return JSONResponse({"object": "list", "has_more": False, "data": payment.refunds if payment else []})
+            everything = [one for each in self.payments.values() for one in each.refunds]
+            wanted = payment.refunds if payment else []
+            return _list(request, wanted if "payment_intent" in request.query_params else everything)
         key, body = request.headers.get("idempotency-key", ""), (await request.body()).decode()
         self.asked.append(key)
         day = self.manner()
@@ -132,12 +141,30 @@ class Bank:
             return _error(404, "resource_missing")
         return JSONResponse({"id": payment.ref, "object": "payment_intent", "currency": payment.currency.lower()})
 
+    async def _charges(self, request: Request) -> Response:
+        return _list(
+            request,
+            [
+                {"id": f"ch_{one.ref}", "object": "charge", "payment_intent": one.ref, "captured": True, "created": 1}
+                | {"amount": one.amount, "amount_captured": one.amount, "currency": one.currency.lower()}
+                for one in self.payments.values()
+            ],
+        )
+
+    async def _disputes(self, request: Request) -> Response:
+        return _list(request, [])
+
     async def open(self) -> None:
         """Begin to listen, on a free port."""
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
-        intent = Route("/v1/payment_intents/{ref}", self._intent)
-        app = Starlette(routes=[Route("/v1/refunds", self._refunds, methods=["GET", "POST"]), intent])
+        routes = [
+            Route("/v1/refunds", self._refunds, methods=["GET", "POST"]),
+            Route("/v1/payment_intents/{ref}", self._intent),
+            Route("/v1/charges", self._charges),
+            Route("/v1/disputes", self._disputes),
+        ]
+        app = Starlette(routes=routes)
 
         async def served(scope: Any, receive: Any, send: Any) -> None:
             try:
@@ -157,6 +184,15 @@ class Bank:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = self._server.force_exit = True
             await self._serving
+
+
+def _list(request: Request, those: list[dict[str, Any]]) -> Response:
+    """A page of two, as Stripe's lists go on behind the last one that was seen."""
+    after = request.query_params.get("starting_after")
+    begin = next((n for n, one in enumerate(those, 1) if one["id"] == after), 0)
+    page = those[begin : begin + 2]
+    more = begin + len(page) < len(those)
+    return JSONResponse({"object": "list", "url": request.url.path, "has_more": more, "data": page})
 
 
 class _CutError(Exception):

@@ -19,6 +19,7 @@ from app.cashier.provider import Became, Wish
 from app.errors import ConfigurationError
 from app.orders import Cancel, Confirm, EventKind, Hold, Order, OrderId, OrderState, Refund, RequestOutcome
 from app.orders.record import Request
+from app.payments.reconcile import MovementKind
 from app.wiring import open_sale
 from lab.cents.bank import BAD_DAYS, Bank
 from lab.servers import EtcdMember, Valkey
@@ -153,6 +154,24 @@ async def test_stripe_may_have_forgotten_the_key(bank: Bank) -> None:
     assert (await provider.refund(wish, again=True)).became is Became.DONE
     await provider.close()
     assert len(bank.payments["pi_1"].refunds) == 1
+
+
+async def test_stripes_list_is_read_to_its_end(bank: Bank) -> None:
+    """Page by page, each charge and each refund once, in the minor unit of its currency; what failed is not there."""
+    for n in range(5):
+        bank.take(f"pi_{n}", 500 + n, "JPY" if n == 4 else "EUR")
+    for n in range(3):
+        bank.give_back(f"pi_{n}", 100)
+    bank.fail("pi_2")
+    provider: Any = connect(bank.url, secrets=(), timeout_s=5)
+    found = [line async for line in provider.movements(0.0)]
+    await provider.close()
+    charges = [(one.payment_ref, one.amount, one.currency) for one in found if one.kind is MovementKind.CHARGE]
+    assert charges == [(f"pi_{n}", 500 + n, "JPY" if n == 4 else "EUR") for n in range(5)]
+    assert [(one.payment_ref, one.amount) for one in found if one.kind is MovementKind.REFUND] == [
+        ("pi_0", 100),
+        ("pi_1", 100),
+    ]
 
 
 async def test_what_is_refused_waits_for_an_operator(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
