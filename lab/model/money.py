@@ -3,8 +3,11 @@
 It stands on the protocol of a sale (`protocol.py`): lock, lease and messages are not in it. An instance reads and
 registers in one step, and decides; it writes in a later step, with the answer. Any time may pass between the two. A
 batch is one command, and holds that have run out go back with it. The provider takes money whenever a buyer pays, also
-when the hold has run out, and calls until it is told 200, at any instance, perhaps once more. A single sender brings
-the journal to a receiver. Faults: an instance or the sender crashes; the store comes back without its last write.
+a wrong amount, or when the hold has run out, and calls until it is told 200, at any instance, perhaps once more.
+Operators refund, and add units. A single sender brings the journal to a receiver. Faults: an instance or the sender
+crashes; the store comes back without its last write.
+
+The journal of a real sale is a run of this model: the judge of a torture follows it, by `Money.does`.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -31,6 +34,9 @@ class Mechanism(StrEnum):
     REFERENCE = "reference"
     LATE_UNIT = "late-unit"
     LATE_REFUND = "late-refund"
+    AMOUNT = "amount"
+    WRONG_OWED = "wrong-owed"
+    GIVEN_BACK = "given-back"
     JOURNAL = "journal"
     SENT_FIRST = "sent-first"
     IN_ORDER = "in-order"
@@ -49,6 +55,9 @@ MEANING: Final[dict[Mechanism, str]] = {
     Mechanism.REFERENCE: "a payment that is known changes nothing",
     Mechanism.LATE_UNIT: "a payment that comes too late takes a unit only if one is left",
     Mechanism.LATE_REFUND: "one that gets no unit is to be refunded, which is written; without: it is only answered",
+    Mechanism.AMOUNT: "a payment of another amount than the price does not count",
+    Mechanism.WRONG_OWED: "a payment of a wrong amount is to be refunded as soon as its order needs no money any more",
+    Mechanism.GIVEN_BACK: "an order that was refunded is not refunded once more",
     Mechanism.JOURNAL: "the event is written with the change; without: in a step of its own",
     Mechanism.SENT_FIRST: "the sender notes an event after it was sent; without: before",
     Mechanism.IN_ORDER: "the sender sends the events of an order one after the other",
@@ -56,7 +65,7 @@ MEANING: Final[dict[Mechanism, str]] = {
 }
 # The promise that breaks without each of them, as the shortest history shows.
 BREAKS: Final[dict[Mechanism, str]] = {
-    Mechanism.FENCE: "Bob has two units, and may have one",
+    Mechanism.FENCE: "Bob has 2 units, and may have 1",
     Mechanism.EVENTS_COMPARED: "Ann's hold is given back before its deadline",
     Mechanism.STILL_HELD: "Ann was told “confirmed”, and has no unit",
     Mechanism.MOVED_DEADLINE: "Ann's hold is given back before its deadline",
@@ -67,6 +76,9 @@ BREAKS: Final[dict[Mechanism, str]] = {
     Mechanism.REFERENCE: "payment 1 counts and is to be refunded",
     Mechanism.LATE_UNIT: "stock -1 + held 1 + sold 1 is not 1",
     Mechanism.LATE_REFUND: "payment 1 was taken, counts for nothing, and nobody will refund it",
+    Mechanism.AMOUNT: "payment 1 is of a wrong amount, and counts",
+    Mechanism.WRONG_OWED: "payment 1 is of a wrong amount, and Ann's order keeps it for nothing",
+    Mechanism.GIVEN_BACK: "stock 2 + held 0 + sold 0 is not 1",
     Mechanism.JOURNAL: "an event of Ann's order was never written",
     Mechanism.SENT_FIRST: "an event of Ann's order never reaches the receiver",
     Mechanism.IN_ORDER: "the receiver hears of event 2 of an order before event 1",
@@ -77,7 +89,9 @@ BREAKS: Final[dict[Mechanism, str]] = {
 class Scope(NamedTuple):
     """The size that is explored. `asks` for a hold, and `payments`: of all buyers; `faults`: of any kind.
 
-    `fenced`: whether the store has a fence, or only compares; `sends`: whether the events are looked at.
+    `wrong`: how many of the payments may be of a wrong amount; `refunds` and `restocks`: of operators; `limit`: how
+    many units a buyer may have, 0 for any number. `fenced`: whether the store has a fence, or only compares; `sends`:
+    whether the events are looked at.
     """
 
     buyers: int = 1
@@ -87,11 +101,17 @@ class Scope(NamedTuple):
     faults: int = 0
     fenced: bool = True
     sends: bool = False
+    wrong: int = 0
+    refunds: int = 0
+    restocks: int = 0
+    limit: int = 1
 
     @override
     def __str__(self) -> str:
         names = {"buyer": self.buyers, "unit": self.units, "hold": self.asks, "payment": self.payments}
         names |= {"fault": self.faults}
+        own = {"wrong amount": self.wrong, "refund": self.refunds, "restock": self.restocks}
+        names |= {name: count for name, count in own.items() if count}
         sizes = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in names.items())
         return sizes + ", no fence" * (not self.fenced) + ", and the events" * self.sends
 
@@ -100,6 +120,7 @@ class Scope(NamedTuple):
 SCOPES: Final = (
     Scope(buyers=2, asks=2, payments=2),
     Scope(buyers=2, asks=2, units=2),
+    Scope(payments=2, wrong=1, refunds=2, restocks=1),
     Scope(payments=2, faults=1, sends=True),
     Scope(buyers=2, asks=2, faults=1),
     Scope(buyers=2, asks=2, sends=True),
@@ -111,6 +132,9 @@ SMALLEST: Final[dict[Mechanism, Scope]] = {one: Scope() for one in Mechanism} | 
     Mechanism.PAYMENT_BY_ORDER: Scope(asks=2),
     Mechanism.PAID_ONCE: Scope(payments=2),
     Mechanism.LATE_UNIT: Scope(buyers=2, asks=2),
+    Mechanism.AMOUNT: Scope(wrong=1),
+    Mechanism.WRONG_OWED: Scope(wrong=1),
+    Mechanism.GIVEN_BACK: Scope(refunds=2),
     Mechanism.JOURNAL: Scope(faults=1, sends=True),
     Mechanism.SENT_FIRST: Scope(faults=1, sends=True),
     Mechanism.IN_ORDER: Scope(sends=True),
@@ -125,6 +149,7 @@ class Life(StrEnum):
     CONFIRMED = "confirmed"
     EXPIRED = "expired"
     CANCELLED = "cancelled"
+    REFUNDED = "refunded"
 
 
 LIVE: Final = (Life.HELD, Life.CONFIRMED)
@@ -133,7 +158,8 @@ LIVE: Final = (Life.HELD, Life.CONFIRMED)
 class Order(NamedTuple):
     """An order. `passed`: how many of its deadlines have passed; `paid`: the payments that count; `owed`: to refund.
 
-    `events`: how many it has.
+    `wrong`: those of a wrong amount, while it may still be paid; `back`: those that were refunded. `events`: how many
+    it has; `out`: whether its units stay sold, although it was refunded.
     """
 
     buyer: int
@@ -143,11 +169,26 @@ class Order(NamedTuple):
     paid: tuple[int, ...] = ()
     owed: tuple[int, ...] = ()
     events: int = 1
+    quantity: int = 1
+    wrong: tuple[int, ...] = ()
+    back: tuple[int, ...] = ()
+    out: bool = False
 
     @property
     def word(self) -> str:
         """Its state, in words."""
-        return ("extended" if self.extended else self.life) + ", and has a payment to be refunded" * bool(self.owed)
+        owes = ", and has a payment to be refunded" * bool(self.owed) + ", and one of a wrong amount" * bool(self.wrong)
+        return ("extended" if self.extended else self.life) + owes
+
+    @property
+    def held(self) -> int:
+        """How many units it holds."""
+        return self.quantity if self.life is Life.HELD else 0
+
+    @property
+    def sold(self) -> int:
+        """How many units it has for good."""
+        return self.quantity if self.life is Life.CONFIRMED or self.out else 0
 
 
 class Store(NamedTuple):
@@ -168,6 +209,19 @@ class Change(NamedTuple):
     after: Order
 
 
+class Wish(NamedTuple):
+    """A command, `about` a buyer ("hold"), a payment ("pay"), or an order ("extend", "cancel", "refund"); or a "look".
+
+    A refund is of the order, or else of all that it owes; `payment`: or of that payment.
+    """
+
+    command: str
+    about: int = -1
+    quantity: int = 1
+    restock: bool = False
+    payment: int = -1
+
+
 class Work(NamedTuple):
     """A batch of an instance. `stock`: as it was read; `units`: how many go back to it.
 
@@ -184,17 +238,19 @@ class Work(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """Money that was taken, for an order. `heard`: how often the provider was told 200."""
+    """Money that was taken, for an order. `heard`: how often the provider was told 200; `right`: the amount is."""
 
     order: int
     heard: int = 0
+    right: bool = True
 
 
 class State(NamedTuple):
     """The whole state. `told`: orders whose buyers were told "confirmed"; `received`: events of each order.
 
     `memory`: what the sender has sent and not noted; `older`: the state to which the store may go back; `halted`: it
-    went back, which was noticed; `broken`: a promise that a step has broken.
+    went back, which was noticed; `refunds` and `added`: how many refunds operators have asked for, and units they have
+    added; `broken`: a promise that a step has broken.
     """
 
     store: Store
@@ -207,6 +263,8 @@ class State(NamedTuple):
     faults: int = 0
     older: Store | None = None
     halted: bool = False
+    refunds: int = 0
+    added: int = 0
     broken: str = ""
 
 
@@ -235,30 +293,37 @@ class Money(Model[State]):
         store = state.store
         if state.broken or state.halted:
             return state.broken
-        held, sold = (sum(order.life is life for order in store.orders) for life in LIVE)
-        if store.stock < 0 or store.stock + held + sold != self.scope.units:
-            return f"stock {store.stock} + held {held} + sold {sold} is not {self.scope.units}"
-        live = [order.buyer for order in store.orders if order.life in LIVE]
-        for buyer in set(live):
-            if live.count(buyer) > 1:
-                return f"{name_of(buyer)} has two units, and may have one"
+        held, sold = sum(order.held for order in store.orders), sum(order.sold for order in store.orders)
+        if store.stock < 0 or store.stock + held + sold != self.scope.units + state.added:
+            return f"stock {store.stock} + held {held} + sold {sold} is not {self.scope.units + state.added}"
+        for buyer in {order.buyer for order in store.orders if self.scope.limit}:
+            if (units := _units_of(store.orders, buyer)) > self.scope.limit:
+                return f"{name_of(buyer)} has {units} units, and may have {self.scope.limit}"
         for number in state.told:
-            if store.orders[number].life is not Life.CONFIRMED:
+            if store.orders[number].life not in (Life.CONFIRMED, Life.REFUNDED):
                 return f"{name_of(store.orders[number].buyer)} was told “confirmed”, and has no unit"
         return self._wrong_with_money(state)
 
-    def _wrong_with_money(self, state: State) -> str:
+    def _wrong_with_money(self, state: State) -> str:  # noqa: PLR0911 - one promise after the other
         for order in state.store.orders:
             if len(order.paid) > 1:
                 return f"two payments count for one order of {name_of(order.buyer)}"
+            if order.life is not Life.HELD and order.wrong:
+                return (
+                    f"payment {order.wrong[0] + 1} is of a wrong amount, and {name_of(order.buyer)}'s order keeps it "
+                    "for nothing"
+                )
         for number, payment in enumerate(state.payments):
             counts = [place for place, order in enumerate(state.store.orders) if number in order.paid]
-            owed = sum(order.owed.count(number) for order in state.store.orders)
+            owed = sum((*order.owed, *order.back).count(number) for order in state.store.orders)
+            kept = any(number in order.wrong for order in state.store.orders)
+            if counts and not payment.right:
+                return f"payment {number + 1} is of a wrong amount, and counts"
             if counts not in ([], [payment.order]):
                 return f"payment {number + 1} counts for an order that it is not for"
             if len(counts) + owed > 1:
                 return f"payment {number + 1} {'counts and is' if counts else 'is twice'} to be refunded"
-            if payment.heard and not counts and not owed:
+            if payment.heard and not counts and not owed and not kept:
                 return f"payment {number + 1} was taken, counts for nothing, and nobody will refund it"
         return ""
 
@@ -291,9 +356,9 @@ class Money(Model[State]):
                 )
         for number, payment in enumerate(state.payments):
             if not payment.heard:
-                yield from self._reads(state, f"payment {number + 1} was made", "pay", number)
+                yield from self._reads(state, f"payment {number + 1} was made", Wish("pay", number))
         if self.has(Mechanism.EXPIRY_LOOKS) and self._run_out(state.store):
-            yield from self._reads(state, "something has run out", "look")
+            yield from self._reads(state, "something has run out", Wish("look"))
         for number, work in enumerate(state.works):
             if work is not None:
                 yield self._writes(state, number, work)
@@ -307,17 +372,54 @@ class Money(Model[State]):
             return
         for number, payment in enumerate(state.payments):
             if payment.heard == 1:
-                yield from self._reads(state, f"payment {number + 1} was made, once more", "pay", number)
+                yield from self._reads(state, f"payment {number + 1} was made, once more", Wish("pay", number))
         for buyer in range(self.scope.buyers if state.asks < self.scope.asks else 0):
             asked = state._replace(asks=state.asks + 1)
-            yield from self._reads(asked, f"{name_of(buyer)} wants a unit", "hold", buyer)
+            yield from self._reads(asked, f"{name_of(buyer)} wants a unit", Wish("hold", buyer))
         for number, order in enumerate(state.store.orders):
             if order.life is Life.HELD:
-                yield from self._reads(state, f"{name_of(order.buyer)} goes to pay", "extend", number)
-                yield from self._reads(state, f"{_name(number, order)} is to be cancelled", "cancel", number)
+                yield from self._reads(state, f"{name_of(order.buyer)} goes to pay", Wish("extend", number))
+                yield from self._reads(state, f"{_name(number, order)} is to be cancelled", Wish("cancel", number))
             if len(state.payments) < self.scope.payments:
-                paid = state._replace(payments=(*state.payments, Payment(number)))
-                yield Note(f"pays for {_name(number, order)}", name_of(order.buyer), PROVIDER), paid
+                yield from self._pays(state, number, order)
+            if state.refunds < self.scope.refunds:
+                asked = state._replace(refunds=state.refunds + 1)
+                for restock, word in ((True, " and sold again"), (False, "")):
+                    wish = Wish("refund", number, restock=restock)
+                    yield from self._reads(asked, f"{_name(number, order)} is to be refunded{word}", wish)
+        if state.added < self.scope.restocks:
+            yield Note("an operator adds a unit", STORE), self.restocked(state, 1)
+
+    def _pays(self, state: State, number: int, order: Order) -> Iterator[Step]:
+        wrong = sum(not one.right for one in state.payments) < self.scope.wrong
+        for right, word in ((True, ""), (False, ", a wrong amount"))[: 1 + wrong]:
+            note = Note(f"pays for {_name(number, order)}{word}", name_of(order.buyer), PROVIDER)
+            yield note, self.paid(state, number, right=right)
+
+    def paid(self, state: State, order: int, *, right: bool = True) -> State:
+        """Return the state after somebody has paid for an order."""
+        return state._replace(payments=(*state.payments, Payment(order, right=right)))
+
+    def passed(self, state: State, number: int) -> State:
+        """Return the state after the last deadline of an order has passed."""
+        order = state.store.orders[number]
+        over = order._replace(passed=order.extended + 1)
+        return state._replace(store=_with_order(state.store, number, over))
+
+    def restocked(self, state: State, units: int) -> State:
+        """Return the state after an operator has added units."""
+        store = state.store._replace(stock=state.store.stock + units, registered=-1)
+        return state._replace(store=store, added=state.added + units)
+
+    def does(self, state: State, wish: Wish) -> tuple[tuple[Change, ...], State]:
+        """Return the changes of a command, and the state after it: an instance reads and writes, and nobody in between.
+
+        A write after another one's read is refused, and nobody sees it: so each visible run is made of such steps.
+        """
+        for _, read in self._reads(state, "", wish):
+            work = read.works[0]
+            return (work.changes, self._writes(read, 0, work)[1]) if work is not None else ((), read)
+        return (), state
 
     @override
     def mishaps(self, state: State) -> Iterator[Step]:
@@ -341,9 +443,9 @@ class Money(Model[State]):
 
     # -- at the instances --------------------------------------------------------------------------------------------
 
-    def _reads(self, state: State, text: str, command: str, about: int = -1) -> Iterator[Step]:
-        work = self._decide(state, command, about)
-        if None not in state.works or not (work.changes or command == "pay"):
+    def _reads(self, state: State, text: str, wish: Wish) -> Iterator[Step]:
+        work = self._decide(state, wish)
+        if None not in state.works or not (work.changes or wish.command == "pay"):
             return
         number = state.works.index(None)  # they are alike
         registered = state._replace(store=state.store._replace(registered=number))
@@ -361,8 +463,9 @@ class Money(Model[State]):
         lives = (Life.HELD,) if self.has(Mechanism.STILL_HELD) else LIVE
         return {number for number in found if store.orders[number].life in lives}
 
-    def _decide(self, state: State, command: str, about: int) -> Work:
-        """Return the changes that a command needs. It is about a buyer ("hold"), a payment ("pay") or an order."""
+    def _decide(self, state: State, wish: Wish) -> Work:
+        """Return the changes that a command needs."""
+        command, about = wish.command, wish.about
         store, changes, order, told = state.store, list[Change](), about, -1
         orders, left = list(store.orders), store.stock
 
@@ -370,6 +473,10 @@ class Money(Model[State]):
             before = orders[number]
             orders[number] = before._replace(events=before.events + 1, **fields)
             changes.append(Change(number, before.events, orders[number]))
+            if fields.get("life", Life.HELD) is not Life.HELD and self.has(Mechanism.WRONG_OWED):
+                for wrong in before.wrong:  # it needs no money any more
+                    kept = tuple(one for one in orders[number].wrong if one != wrong)
+                    change(number, owed=(*orders[number].owed, wrong), wrong=kept)
 
         if command == "pay":
             order = state.payments[about].order
@@ -377,32 +484,58 @@ class Money(Model[State]):
                 order = _latest(store, orders[order].buyer)
         for expired in self._run_out(store):
             if command != "pay" or expired != order:
+                left += orders[expired].quantity
                 change(expired, life=Life.EXPIRED)
-                left += 1
         match command:
-            case "hold" if left > 0 and not _has_unit(orders, about):
-                changes.append(Change(-1, 0, Order(about)))
-                left -= 1
+            case "hold" if left >= wish.quantity and not self._over(orders, about, wish.quantity):
+                changes.append(Change(-1, 0, Order(about, quantity=wish.quantity)))
+                left -= wish.quantity
             case "extend" if orders[order].life is Life.HELD and not (orders[order].passed or orders[order].extended):
                 change(order, extended=True)
             case "cancel" if orders[order].life is Life.HELD:
+                left += orders[order].quantity
                 change(order, life=Life.CANCELLED)
-                left += 1
+            case "refund":
+                left += self._refunds(orders, order, wish, change)
             case "pay":
-                if not (self.has(Mechanism.REFERENCE) and any(about in one.paid + one.owed for one in orders)):
-                    left -= self._counts(orders, order, about, left, change)
+                known = any(about in one.paid + one.owed + one.wrong + one.back for one in orders)
+                if not (self.has(Mechanism.REFERENCE) and known):
+                    right = state.payments[about].right or not self.has(Mechanism.AMOUNT)
+                    left -= self._counts(orders, order, about, left, change, right=right)
                 told = order if about in orders[order].paid else -1
         return Work(store.stock, left - store.stock, tuple(changes), about if command == "pay" else -1, told)
 
-    def _counts(self, orders: list[Order], number: int, payment: int, left: int, change: Callable[..., None]) -> int:
-        """Have a payment count, or be refunded; return how many units it takes."""
+    def _over(self, orders: Collection[Order], buyer: int, more: int) -> bool:
+        return bool(self.scope.limit) and _units_of(orders, buyer) + more > self.scope.limit
+
+    def _refunds(self, orders: list[Order], number: int, wish: Wish, change: Callable[..., None]) -> int:
+        """Give back an order, or payments that it owes; return how many units come back."""
+        order = orders[number]
+        again = order.life is Life.REFUNDED and not self.has(Mechanism.GIVEN_BACK)
+        if (order.life is Life.CONFIRMED or again) and wish.payment in (-1, *order.paid):
+            change(number, life=Life.REFUNDED, paid=(), back=(*order.back, *order.paid), out=not wish.restock)
+            return order.quantity if wish.restock else 0
+        given = [one for one in (*order.owed, *order.wrong) if wish.payment in (-1, one)]
+        if given:
+            owed, wrong = (tuple(one for one in ones if one not in given) for ones in (order.owed, order.wrong))
+            change(number, owed=owed, wrong=wrong, back=(*order.back, *given))
+        return 0
+
+    def _counts(
+        self, orders: list[Order], number: int, payment: int, left: int, change: Callable[..., None], *, right: bool
+    ) -> int:
+        """Have a payment count, or be kept, or refunded; return how many units it takes."""
         order = orders[number]
         late = order.life is Life.EXPIRED
-        gets = not late or (not _has_unit(orders, order.buyer) and (left > 0 or not self.has(Mechanism.LATE_UNIT)))
-        needed = order.life is not Life.CONFIRMED or not self.has(Mechanism.PAID_ONCE)
-        if gets and needed and order.life is not Life.CANCELLED:
+        there = left >= order.quantity or not self.has(Mechanism.LATE_UNIT)
+        gets = not late or (not self._over(orders, order.buyer, order.quantity) and there)
+        waits = order.life in (Life.HELD, Life.EXPIRED)
+        if right and gets and (waits or (order.life is Life.CONFIRMED and not self.has(Mechanism.PAID_ONCE))):
             change(number, life=Life.CONFIRMED, paid=(*order.paid, payment))
-            return int(late)
+            return order.quantity if late else 0
+        if not right and order.life is Life.HELD:
+            change(number, wrong=(*order.wrong, payment))
+            return 0
         if self.has(Mechanism.LATE_REFUND):
             change(number, owed=(*order.owed, payment))
         return 0
@@ -513,8 +646,8 @@ def _latest(store: Store, buyer: int) -> int:
     return max(number for number, order in enumerate(store.orders) if order.buyer == buyer)
 
 
-def _has_unit(orders: list[Order], buyer: int) -> bool:
-    return any(order.buyer == buyer and order.life in LIVE for order in orders)
+def _units_of(orders: Collection[Order], buyer: int) -> int:
+    return sum(order.quantity for order in orders if order.buyer == buyer and order.life in LIVE)
 
 
 def _with_order(store: Store, number: int, order: Order) -> Store:

@@ -618,7 +618,8 @@ def _names(buyers: Sequence[int]) -> str:
 
 def name_of(buyer: int) -> str:
     """Return the name of a buyer."""
-    return ("Ann", "Bob", "Cem", "Dee")[buyer]
+    names = ("Ann", "Bob", "Cem", "Dee")
+    return names[buyer] if buyer < len(names) else f"buyer {buyer + 1}"
 
 
 def at(instance: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lab.torture import judge_events, judge_locks, judge_money, judge_sale, judge_service
+from lab.torture import judge_events, judge_locks, judge_model, judge_money, judge_sale, judge_service
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
@@ -106,6 +106,7 @@ def _of_money(history: History) -> Iterator[Finding]:
         ),
         ("M1", "each order's events are a path to its end", events, judge_money.orders_live_once(money)),
         ("M1", "how an order stands is what its events say", events, judge_money.records_agree(money)),
+        ("M1 to M4", "the journal is a run of the model", events, judge_model.is_a_run(history)),
         ("M2", "held units count for a buyer's limit", events, judge_money.limits_kept(money)),
         ("M3", "no hold expires before its end", events, judge_money.nobody_is_cut_short(money)),
         ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),

@@ -379,6 +379,35 @@ def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
     assert [one for one in found if promise in one.promise], found
 
 
+UNEXPLAINED = "the journal is a run of the model"
+IN_THE_MODEL = ("a path to its end", "is what its events say", "count for a buyer's limit")
+ALSO = {
+    "a cancellation that gives nothing back",
+    "a late payment of a unit that isn't there",
+    "a wrong amount",
+    "given back twice",
+    "given back by another",
+    "a late payment given back for nothing",
+    "a payment that counts and is owed",
+}
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        pytest.param(forge, id=name)
+        for promise, forged in FORGED.items()
+        for name, forge in forged.items()
+        if promise in IN_THE_MODEL or name in ALSO
+    ],
+)
+def test_the_model_has_no_such_run(forgery: Forgery) -> None:
+    """What an order can't do is no run of the model, whichever rule it breaks."""
+    made = history()
+    forgery(made)
+    assert [one for one in verdicts(made) if one.promise == UNEXPLAINED]
+
+
 def test_a_wrong_clock_makes_events_unbelievable() -> None:
     """An instance whose clock is an hour ahead signs for another hour, which is not the sender's fault."""
     made = history()

@@ -1,0 +1,211 @@
+"""The judge's demand on the program as a whole: the journal of an item is a run of the model of money.
+
+The model says what a command does to an order; the journal, what one has done. So each command that the journal speaks
+of is given to the model, and the changes must be the same: which orders, by which events, with which units and
+payments. What nobody can see is free: that a deadline has passed, that somebody has paid, when an instance has read. A
+batch is several commands, of which those that begin orders are written behind the others, so their order among each
+other is looked for. The first entry that has no explanation is told, and those behind it prove nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from lab.model.money import Change, Life, Money, Order, Scope, State, Wish
+from lab.torture.history import Entry, Flow, History, Kept
+
+_FEW: Final = 3  # entries of a batch that are shown
+
+
+class _Event(NamedTuple):
+    """An event, as both sides say it. `units`: what it adds to those left, held and sold."""
+
+    order: int
+    number: int
+    kind: str
+    units: tuple[int, int, int]
+    payments: frozenset[int]
+
+
+class _Standing(NamedTuple):
+    state: str
+    events: int
+    owed: list[str]
+    back: list[str]
+
+
+class Follower:
+    """The model, on the heels of an item's journal."""
+
+    def __init__(self, flow: Flow, without: frozenset[str] = frozenset()) -> None:
+        scope = Scope(units=flow.item.initial, limit=flow.item.limit)
+        self._model = Money(scope, without={one for one in Money.mechanisms if one in without})
+        self._price = flow.price
+        self._state = self._model.start
+        self._orders: dict[str, int] = {}
+        self._payments: dict[str, int] = {}
+        self._buyers: dict[str, int] = {}
+
+    def follow(self, journal: Sequence[Entry], kept: Sequence[Kept]) -> Iterator[str]:
+        """Yield what has no explanation: an entry, or how an order stands at the end."""
+        for _, batch in groupby(journal, key=lambda one: (one.token, one.batch)):
+            if wrong := self.take(list(batch)):
+                yield wrong
+                return
+        for one in kept:
+            yield from self._stands(one)
+        if wrong := self._model.violation(self._state):
+            yield f"the model itself breaks a promise: {wrong}"
+
+    def take(self, batch: Sequence[Entry]) -> str:
+        """Explain a batch, and go on from there; return what is wrong with it, which is empty if nothing is."""
+        for one in batch:  # all of them are known by a number, whichever comes first
+            if one.number == 1:
+                self._orders.setdefault(one.order, len(self._orders))
+            self._buyers.setdefault(one.buyer or one.order, len(self._buyers))
+        begun = [one for one in batch if one.number == 1]
+        changed = [one for one in batch if one.number != 1]
+        unknown = next((one for one in changed if one.order not in self._orders), None)
+        if unknown is not None:
+            return f"{_named(unknown)}: it has had no first event"
+        tried: set[tuple[int, int]] = set()
+        paths = [(self._state, 0, 0)]
+        best, why = (-1, -1), ""
+        while paths:
+            state, done, new = paths.pop()
+            if done == len(changed) and new == len(begun):
+                self._state = state
+                return ""
+            if (done, new) in tried:
+                continue
+            tried.add((done, new))
+            for ahead, is_new in ((begun[new:], True), (changed[done:], False)):
+                if not ahead:
+                    continue
+                after, count, wrong = self._explain(state, ahead)
+                if after is not None:
+                    paths.append((after, done + count * (not is_new), new + count * is_new))
+                elif (done, new) > best:
+                    best, why = (done, new), wrong
+        return why
+
+    def has_nothing_to_write(self, entry: Entry) -> bool:
+        """Return whether the command that an entry would speak of changes nothing."""
+        prepared = self._wish(self._state, entry)
+        return not isinstance(prepared, str) and not self._model.does(*prepared)[0]
+
+    def _explain(self, state: State, ahead: Sequence[Entry]) -> tuple[State | None, int, str]:
+        """Have the model do what the first entry speaks of; return the state after it, and how many entries it took."""
+        entry = ahead[0]
+        prepared = self._wish(state, entry)
+        if isinstance(prepared, str):
+            return None, 0, f"{_named(entry)}: {prepared}"
+        before, wish = prepared
+        changes, after = self._model.does(before, wish)
+        should = list(_events(before.store.orders, changes))
+        found = [self._event(one) for one in ahead[: len(should)]]
+        if not should or found != should:
+            said = ", ".join(_in_words(one) for one in should[:_FEW]) or "nothing"
+            return None, 0, f"{_named(entry)}: the model does {said}; here is {_in_words(self._event(entry))}"
+        return after, len(should), ""
+
+    def _wish(self, state: State, entry: Entry) -> tuple[State, Wish] | str:  # noqa: PLR0911 - a case each
+        """Return the command that an entry speaks of, and the state in which all that nobody sees has happened."""
+        order, facts = self._orders.get(entry.order, -1), entry.facts
+        refs = self._refs(entry)
+        if facts.get("about") in ("part", "units") or "part" in facts:
+            return "the model knows no parts"
+        match entry.kind:
+            case "held":
+                return state, Wish(
+                    "hold", self._buyers.setdefault(entry.buyer or entry.order, len(self._buyers)), entry.quantity
+                )
+            case "extended" | "cancelled":
+                return state, Wish({"extended": "extend", "cancelled": "cancel"}[entry.kind], order)
+            case "expired":
+                return self._model.passed(state, order), Wish("look")
+            case "refunded":
+                about = -1 if "restock" in facts or len(refs) != 1 else refs[0]
+                return state, Wish("refund", order, restock=bool(facts.get("restock")), payment=about)
+            case "confirmed" | "amount_mismatch" | "refund_due":
+                (payment,) = refs or (-1,)
+                if payment < 0:
+                    return "it names no payment"
+                if payment == len(state.payments):
+                    right = facts.get("amount") in (None, self._price * state.store.orders[order].quantity)
+                    state = self._model.paid(state, order, right=right)
+                return state, Wish("pay", payment)
+        return f"the model has no step {entry.kind!r}"
+
+    def _refs(self, entry: Entry) -> list[int]:
+        facts = entry.facts
+        names = [facts["payment_ref"]] if "payment_ref" in facts else facts.get("payment_refs", [])
+        return [self._payments.setdefault(name, len(self._payments)) for name in names]
+
+    def _event(self, entry: Entry) -> _Event:
+        units = (entry.stock, entry.held, entry.lucky)
+        return _Event(self._orders[entry.order], entry.number, entry.kind, units, frozenset(self._refs(entry)))
+
+    def _stands(self, kept: Kept) -> Iterator[str]:
+        """Compare how an order stands, by the store, with the model."""
+        if kept.order not in self._orders:
+            yield f"{kept.order} is there, and has no event"
+            return
+        order = self._state.store.orders[self._orders[kept.order]]
+        names = {number: name for name, number in self._payments.items()}
+        owed, back, paid = ([names[one] for one in ones] for ones in (order.owed, order.back, order.paid))
+        should = _Standing(order.life.value, order.events, sorted(owed), sorted(back))
+        found = _Standing(kept.state, kept.events, sorted(kept.refunds_due), sorted(kept.refunded))
+        if found != should:
+            yield f"{kept.order} is {found} by its record, and {should} by the model"
+        elif kept.payment not in (paid or back if order.life in (Life.CONFIRMED, Life.REFUNDED) else [None]):
+            yield f"{kept.order} counts payment {kept.payment} by its record, and {paid or back} by the model"
+
+
+def _events(orders: Sequence[Order], changes: Sequence[Change]) -> Iterator[_Event]:
+    """Name the model's changes as the journal does."""
+    now = list(orders)
+    for place, events, after in changes:
+        if place < 0:
+            now.append(after)
+            yield _Event(len(now) - 1, 1, "held", (-after.quantity, after.quantity, 0), frozenset())
+            continue
+        before, now[place] = now[place], after
+        held, sold = after.held - before.held, after.sold - before.sold
+        kind, payments = _kind(before, after)
+        yield _Event(place, events + 1, kind, (-held - sold, held, sold), payments)
+
+
+def _kind(before: Order, after: Order) -> tuple[str, frozenset[int]]:
+    given, owed, wrong = (
+        frozenset(new) - frozenset(old)
+        for new, old in ((after.back, before.back), (after.owed, before.owed), (after.wrong, before.wrong))
+    )
+    if after.life is not before.life:
+        return after.life.value, given or frozenset(after.paid) - frozenset(before.paid)
+    if given:
+        return "refunded", given
+    if owed:
+        return "refund_due", owed
+    return ("amount_mismatch", wrong) if wrong else ("extended", frozenset())
+
+
+def _named(entry: Entry) -> str:
+    return f"{entry.sku}, entry {entry.entry}: {entry.kind} of {entry.order}"
+
+
+def _in_words(event: _Event) -> str:
+    stock, held, sold = event.units
+    units = f"{stock:+} left, {held:+} held, {sold:+} sold"
+    return f"{event.kind} of order {event.order + 1} (its event {event.number}; {units})"
+
+
+def is_a_run(history: History) -> Iterator[str]:
+    """Each journal is a run of the model."""
+    end = history.end
+    assert end is not None  # noqa: S101 - see `judge`
+    for flow in history.setup.flows:
+        sku = flow.item.sku
+        journal = [one for one in end.journal if one.sku == sku]
+        kept = [one for one in end.kept if one.order.startswith(f"{sku}~")]
+        yield from Follower(flow).follow(journal, kept)
