@@ -267,7 +267,7 @@ class Protocol(Model[State]):
         for number in range(len(state.instances)):
             yield from self._works(state, number)
         for message in state.messages:
-            yield from self._arrives(state, message)
+            yield from self.arrives(state, message)
         for answer in state.answers:
             yield from self._is_answered(state, answer)
 
@@ -390,7 +390,8 @@ class Protocol(Model[State]):
 
     # -- at the store ------------------------------------------------------------------------------------------------
 
-    def _arrives(self, state: State, message: Message) -> Iterator[Step]:
+    def arrives(self, state: State, message: Message) -> Iterator[Step]:
+        """Yield what becomes of a message that has reached the store."""
         left = state._replace(messages=state.messages - {message})
         if message.kind == "commit":
             yield self._is_written(left, message)

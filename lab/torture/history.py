@@ -207,6 +207,26 @@ class Belief:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of an instance to the store about one item, and its answer; `done_at` is None if there was none.
+
+    `verb`: prepare, commit, set, add, sale or unfence; `stock`: what a commit expects, or an operator sets or adds;
+    `said`: the units left, or how many orders were written, or "refused".
+    """
+
+    instance: str
+    verb: str
+    sku: str
+    token: int
+    source: str
+    batch: str
+    stock: int | None
+    sent_at: float
+    done_at: float | None
+    said: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """An instance has counted something, `count` times between `since` and `at`: writes that were fenced off, ..."""
 
@@ -329,6 +349,7 @@ class History:
     looks: list[Look] = field(default_factory=list)
     restocks: list[Restock] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -349,6 +370,8 @@ class History:
                 self.restocks.append(event)
             case Belief():
                 self.beliefs.append(event)
+            case Asked():
+                self.asked.append(event)
             case Fault():
                 self.faults.append(event)
             case Count():
@@ -363,7 +386,7 @@ class History:
                 self.end = event
 
 
-Event = Attempt | Theft | Look | Restock | Belief | Fault | Count | Call | Glance | Delivery | End
+Event = Attempt | Theft | Look | Restock | Belief | Asked | Fault | Count | Call | Glance | Delivery | End
 
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
@@ -372,6 +395,7 @@ _KINDS: dict[str, type[Any]] = {
     "look": Look,
     "restock": Restock,
     "belief": Belief,
+    "asked": Asked,
     "fault": Fault,
     "count": Count,
     "call": Call,

@@ -12,16 +12,18 @@ from pathlib import Path
 from app.server import prepare
 from app.settings import Settings, load
 from app.web.state import State
-from lab.torture import beliefs, bugs, long_hold
+from lab.torture import asked, beliefs, bugs, long_hold
 
 
 def main(folder: Path, bug: str = "") -> None:
     """Serve as the environment's settings say."""
     settings = load()
-    with beliefs.watch(folder / beliefs.FILE, settings.instance_name):
+    name = settings.instance_name
+    with beliefs.watch(folder / beliefs.FILE, name):
         if bug:
             bugs.BUGS[bug].plant()
-        _serve(settings, folder)
+        with asked.watch(folder / asked.FILE, name):
+            _serve(settings, folder)
 
 
 def _serve(settings: Settings, folder: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lab.torture import judge_events, judge_locks, judge_model, judge_money, judge_sale, judge_service
+from lab.torture import judge_events, judge_locks, judge_model, judge_money, judge_protocol, judge_sale, judge_service
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
@@ -77,6 +77,12 @@ def judge(history: History) -> list[Finding]:
         finding("I7, I8", "tokens never decrease from order to order", orders, judge_locks.orders_in_order(evidence)),
         finding(
             "I7", "an order has a grant, a grant one instance", orders, judge_locks.grants_are_one_instances(evidence)
+        ),
+        finding(
+            "I7",
+            "what the store said is a run of the model",
+            f"{len(history.asked)} requests",
+            judge_protocol.keeps_its_rule(history),
         ),
         finding("I7", "in peace nobody is fenced off", calm, judge_service.not_fenced_in_peace(history)),
         finding("", "answers are 200 or 503; in the end all are decided", answers, judge_sale.decided(evidence)),

@@ -25,7 +25,7 @@ from app.wiring import Sale, open_sale
 from fencelock.backend import Scope
 from fencelock.clock import now
 from fencelock.registry import backend_class
-from lab.torture import beliefs, long_hold
+from lab.torture import asked, beliefs, long_hold
 from lab.torture.books import journal_of, kept_of
 from lab.torture.bugs import BUGS
 from lab.torture.buyers import UNITS_PER_PURCHASE, Crowd
@@ -278,7 +278,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
         lock_fallback=options.fallback,
     )
     setup = recorder.history.setup
-    with beliefs.watch(stage.folder / beliefs.FILE, _OPERATOR):
+    with beliefs.watch(stage.folder / beliefs.FILE, _OPERATOR), asked.watch(stage.folder / asked.FILE, _OPERATOR):
         async with open_sale(direct) as sale:
             for item in setup.items:
                 terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
@@ -344,12 +344,15 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 await asyncio.to_thread(server.start)
             await _calm_down(stage, sale, calm_s)  # an instance may have stood for an office anew
             recorder.note(await _end(stage, sale, setup))
-    for file, name in [
-        (stage.folder / beliefs.FILE, _OPERATOR),
-        *((actor.directory / beliefs.FILE, actor.name) for actor in stage.instances),
-    ]:
-        for belief in beliefs.read(file, name, began):
+    _note_what_instances_saw(stage, recorder, began)
+
+
+def _note_what_instances_saw(stage: Stage, recorder: Recorder, began: float) -> None:
+    for folder, name in [(stage.folder, _OPERATOR), *((actor.directory, actor.name) for actor in stage.instances)]:
+        for belief in beliefs.read(folder / beliefs.FILE, name, began):
             recorder.note(belief)
+        for one in asked.read(folder / asked.FILE, name, began):
+            recorder.note(one)
 
 
 async def _let_loose(
