@@ -188,6 +188,20 @@ class Restock:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """An operator has paused an item: asked for at `asked_at`, told so at `done_at` (None: not), until `until`.
+
+    At `until` they asked to resume it, and were told so at `resumed_at`.
+    """
+
+    sku: str
+    asked_at: float
+    done_at: float | None
+    until: float
+    resumed_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Belief:
     """From `since` until `until` an instance believed that it held a lock: from the grant to its release.
 
@@ -348,6 +362,7 @@ class History:
     thefts: list[Theft] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     restocks: list[Restock] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -359,41 +374,35 @@ class History:
 
     def add(self, event: "Event") -> None:
         """Add an event."""
-        match event:
-            case Attempt():
-                self.attempts.append(event)
-            case Theft():
-                self.thefts.append(event)
-            case Look():
-                self.looks.append(event)
-            case Restock():
-                self.restocks.append(event)
-            case Belief():
-                self.beliefs.append(event)
-            case Asked():
-                self.asked.append(event)
-            case Fault():
-                self.faults.append(event)
-            case Count():
-                self.counts.append(event)
-            case Call():
-                self.calls.append(event)
-            case Glance():
-                self.glances.append(event)
-            case Delivery():
-                self.deliveries.append(event)
-            case End():
-                self.end = event
+        if isinstance(event, End):
+            self.end = event
+        else:
+            getattr(self, _LISTS[type(event)]).append(event)
 
 
-Event = Attempt | Theft | Look | Restock | Belief | Asked | Fault | Count | Call | Glance | Delivery | End
+Event = Attempt | Theft | Look | Restock | Pause | Belief | Asked | Fault | Count | Call | Glance | Delivery | End
 
+_LISTS: Final[dict[type[Any], str]] = {
+    Attempt: "attempts",
+    Theft: "thefts",
+    Look: "looks",
+    Restock: "restocks",
+    Pause: "pauses",
+    Belief: "beliefs",
+    Asked: "asked",
+    Fault: "faults",
+    Count: "counts",
+    Call: "calls",
+    Glance: "glances",
+    Delivery: "deliveries",
+}
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
     "attempt": Attempt,
     "theft": Theft,
     "look": Look,
     "restock": Restock,
+    "pause": Pause,
     "belief": Belief,
     "asked": Asked,
     "fault": Fault,

@@ -8,7 +8,7 @@ other is looked for. The first entry that has no explanation is told, and those 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
 from lab.model.money import Change, Life, Money, Order, Scope, State, Wish
@@ -35,13 +35,14 @@ class _Standing(NamedTuple):
 
 
 class Follower:
-    """The model, on the heels of an item's journal."""
+    """The model, on the heels of an item's journal. `added`: the units that operators have added, in their order."""
 
-    def __init__(self, flow: Flow, without: frozenset[str] = frozenset()) -> None:
+    def __init__(self, flow: Flow, without: frozenset[str] = frozenset(), added: Sequence[int] = ()) -> None:
         scope = Scope(units=flow.item.initial, limit=flow.item.limit)
         self._model = Money(scope, without={one for one in Money.mechanisms if one in without})
         self._price = flow.price
         self._state = self._model.start
+        self._added = list(accumulate(added))
         self._orders: dict[str, int] = {}
         self._payments: dict[str, int] = {}
         self._buyers: dict[str, int] = {}
@@ -68,7 +69,7 @@ class Follower:
         unknown = next((one for one in changed if one.order not in self._orders), None)
         if unknown is not None:
             return f"{_named(unknown)}: it has had no first event"
-        tried: set[tuple[int, int]] = set()
+        tried: set[tuple[int, int, int]] = set()
         paths = [(self._state, 0, 0)]
         best, why = (-1, -1), ""
         while paths:
@@ -76,9 +77,11 @@ class Follower:
             if done == len(changed) and new == len(begun):
                 self._state = state
                 return ""
-            if (done, new) in tried:
+            if (done, new, state.added) in tried:
                 continue
-            tried.add((done, new))
+            tried.add((done, new, state.added))
+            if (units := next((one for one in self._added if one > state.added), None)) is not None:
+                paths.append((self._model.restocked(state, units - state.added), done, new))
             for ahead, is_new in ((begun[new:], True), (changed[done:], False)):
                 if not ahead:
                     continue
@@ -207,5 +210,6 @@ def is_a_run(history: History) -> Iterator[str]:
     for flow in history.setup.flows:
         sku = flow.item.sku
         journal = [one for one in end.journal if one.sku == sku]
+        added = [one.added for one in history.restocks if one.sku == sku]
         kept = [one for one in end.kept if one.order.startswith(f"{sku}~")]
-        yield from Follower(flow).follow(journal, kept)
+        yield from Follower(flow, added=added).follow(journal, kept)

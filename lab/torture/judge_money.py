@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from lab.torture import judge_events
-from lab.torture.history import Call, End, Entry, Flow, History
+from lab.torture.history import Call, End, Entry, Flow, History, Restock
 from lab.torture.judge_sale import MEMORY_S
 from lab.torture.judge_service import peace
 
@@ -108,6 +108,10 @@ class Money:
         for call in history.calls:
             self.asked[_what(call)] = min(call.sent_at, self.asked.get(_what(call), call.sent_at))
 
+    def restocks(self, sku: str, done_by: float = float("inf")) -> list[Restock]:
+        """Return the restocks of an item that were done by a moment."""
+        return [one for one in self.history.restocks if one.sku == sku and one.done_at <= done_by]
+
 
 def _what(call: Call) -> tuple[str, str, str | None, str | None]:
     payment = call.payment if call.verb == "confirm" else None
@@ -127,18 +131,21 @@ def units_in_one_place(money: Money) -> Iterator[str]:
     So it was in each look, too: what was seen is what the journal says of some moment.
     """
     for flow in money.flows:
-        sku, levels = flow.item.sku, [(flow.item.initial, 0, 0)]
+        # When units were added is not in the journal: so many may have been there more, at any entry.
+        sku, added = flow.item.sku, [0, *accumulate(one.added for one in money.restocks(flow.item.sku))]
+        levels = [(flow.item.initial, 0, 0)]
         for one in money.journal[sku]:
             stock, held, lucky = levels[-1]
             levels.append((stock + one.stock, held + one.held, lucky + one.lucky))
             gone = -one.stock - one.held - one.lucky
             if gone:
                 yield f"{sku}, entry {one.entry}: {one.kind} of {one.order} makes {gone} units disappear"
-            if min(levels[-1]) < 0:
+            if min(levels[-1][0] + added[-1], *levels[-1][1:]) < 0:
                 yield f"{sku}, entry {one.entry}: after {one.kind} of {one.order} the units are {levels[-1]}"
         were = set(levels)
         for look in money.history.glances:
-            if look.sku == sku and (seen := (look.stock, look.held, look.lucky)) not in were:
+            seen = (look.stock, look.held, look.lucky)
+            if look.sku == sku and not any((look.stock - more, look.held, look.lucky) in were for more in added):
                 yield f"{sku} at {look.at:.2f} s: {seen} were left, held and sold, as never by the journal"
 
 
@@ -446,8 +453,9 @@ class _First:
             first = self._after(since - (MEMORY_S if call.key is None else 0))
             last = max(first, self._before(call.done_at))
             if call.outcome == "sold_out":
-                if min(self._low[first : last + 1]) >= call.quantity:
-                    yield f"{_name(call)}: refused {call.quantity}, and {min(self._low[first : last + 1])} were left"
+                there = sum(one.added for one in money.restocks(flow.item.sku, since))
+                if (left := min(self._low[first : last + 1]) + there) >= call.quantity:
+                    yield f"{_name(call)}: refused {call.quantity}, and {left} were left"
             elif call.outcome == "limit_reached" and (
                 self._most(call.buyer, first, last) + call.quantity <= flow.item.limit or not flow.item.limit
             ):
@@ -529,6 +537,26 @@ def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
         case "extended" | "cancelled" | "refunded":
             return {"extended": "extend", "cancelled": "cancel", "refunded": "refund"}[one.kind], "", one.order, None
     return None
+
+
+def pauses_kept(money: Money) -> Iterator[str]:
+    """What is asked for and answered within a pause begins nothing; nobody is told of a pause that is none."""
+    asked: dict[str | None, float] = {}
+    for call in money.told:
+        if call.told is not None:
+            asked[call.told] = min(call.sent_at, asked.get(call.told, call.sent_at))
+    for call in money.told:
+        if call.verb not in ("hold", "buy"):
+            continue
+        pauses = [one for one in money.history.pauses if one.sku == call.sku]
+        if call.outcome == "paused":
+            if not any(one.asked_at <= call.done_at and one.resumed_at >= call.sent_at for one in pauses):
+                yield f"{_name(call)}: told of a pause of {call.sku}, which was none"
+            continue
+        for one in pauses:
+            within = one.done_at is not None and one.done_at <= call.sent_at and call.done_at <= one.until
+            if within and call.outcome == "held" and asked[call.told] >= (one.done_at or 0.0):
+                yield f"{_name(call)}: held {call.told} in a pause, which began at {one.done_at:.2f} s"
 
 
 def wanted(money: Money) -> Iterator[str]:

@@ -22,9 +22,9 @@ from fencelock.backend import Guarantees
 from lab.servers import RedisCluster, SentinelSet
 from lab.torture import cable, shim
 from lab.torture.history import Fault
+from lab.torture.operator import Operator
 from lab.torture.proxy import Proxy
 from lab.torture.receiver import Receiver
-from lab.torture.restocks import Restocks
 from lab.torture.stage import CLUSTER, SENTINEL, Actor, Stage
 
 _AIM_WITHIN_S: Final = 3.0
@@ -50,7 +50,7 @@ class World:
     stage: Stage
     dice: random.Random
     sale: Sale
-    restocks: Restocks
+    operator: Operator
     ttl_s: float
     receiver: Receiver
 
@@ -408,7 +408,7 @@ async def _late_restocked(world: World) -> AsyncIterator[str]:
             path.hold_at(world.stage.commit_mark)
             if not await asyncio.to_thread(path.struck.wait, _AIM_WITHIN_S):
                 raise Missed(f"no commit of {actor.name} to be seen")
-            before = await world.restocks.levels()
+            before = await world.operator.levels()
             if items := before.keys() & world.stage.items_of(path.struck_by):
                 break
             path.restore()  # only of items that are not restocked
@@ -416,7 +416,7 @@ async def _late_restocked(world: World) -> AsyncIterator[str]:
             raise Missed(f"no commit of {actor.name} to be seen")
         await asyncio.sleep(world.ttl_s)  # its sender gives up, notices, and sells again
         for sku in items:
-            await world.restocks.set_to(sku, before[sku])
+            await world.operator.set_to(sku, before[sku])
         path.restore()  # at once, before others have sold
         yield f"a commit of {actor.name}, on a connection of its own"
     finally:

@@ -48,10 +48,10 @@ from lab.torture.history import (
 from lab.torture.judge import Finding, branches, judge
 from lab.torture.judge_service import recovery_s
 from lab.torture.nemesis import CABLE, Nemesis, World
+from lab.torture.operator import Operator
 from lab.torture.payers import Payers
 from lab.torture.picture import draw
 from lab.torture.receiver import SECRET, Receiver
-from lab.torture.restocks import Restocks
 from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, WEBHOOK_TIMEOUT_S, Actor, Stage
 
 RECOVERY_S: Final = 2.0  # beyond the TTL
@@ -304,7 +304,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 patience_s=patience_s,
                 token=_TOKEN,
             )
-            restocks = Restocks(sale, setup.items, clock, recorder.note)
+            operator = Operator(sale, setup.items, setup.flows, clock, recorder.note)
             receiver = Receiver(stage.instances, options.seed, clock, recorder.note)
             if setup.flows:
                 await receiver.open(sorted(stage.hosts), stage.receiver_port)
@@ -315,8 +315,9 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             try:
                 # Dice of their own, as the number of throws for targets depends on circumstances.
                 targets = random.Random(options.seed)  # noqa: S311 - no secret
-                world = World(stage, targets, sale, restocks, options.ttl_s, receiver)
+                world = World(stage, targets, sale, operator, options.ttl_s, receiver)
                 await _let_loose(options, world, crowd, payers, clock, recorder, progress)
+                await operator.rest()
                 for actor in stage.instances:
                     actor.be_quiet()
                 receiver.behave()
@@ -383,7 +384,7 @@ async def _let_loose(
     at_once = int(options.rate * UNITS_PER_PURCHASE)
     others = [
         asyncio.create_task(crowd.come(options.rate)),
-        asyncio.create_task(world.restocks.run(options.seed, at_once)),
+        asyncio.create_task(world.operator.run(options.seed, at_once)),
     ]
     if recorder.history.setup.flows:
         others.append(asyncio.create_task(payers.come(options.rate * _PAYERS)))

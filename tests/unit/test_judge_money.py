@@ -20,7 +20,9 @@ from lab.torture.history import (
     History,
     Item,
     Kept,
+    Pause,
     Recorder,
+    Restock,
     Setup,
     SoldOrder,
     load,
@@ -337,6 +339,14 @@ FORGED: dict[str, dict[str, Forgery]] = {
             made, entry("ticket~z", "held", 8, ref="visit of a"), ticket_z={"state": "held"}
         ),
     },
+    "in a pause nothing begins": {
+        "held in a pause": lambda made: made.pauses.append(Pause("ticket", 0.5, 0.6, 1.5, 1.6)),
+        "told of a pause that was none": lambda made: told(made, call("hold", "ticket~d", 3.2, "paused")),
+        "told of a pause that was over": lambda made: (
+            told(made, call("hold", "ticket~d", 3.2, "paused")),
+            made.pauses.append(Pause("ticket", 2.0, 2.1, 2.2, 2.3)),
+        ),
+    },
     "an answer in the end": {
         "a payment that nobody answers": lambda made: answered(made, 9, status=503, retry_after="1"),
         "a 503 without Retry-After": lambda made: told(made, call("hold", "ticket~d", 3.2, "", status=503)),
@@ -414,6 +424,21 @@ def test_a_wrong_clock_makes_events_unbelievable() -> None:
     sent_too(made, 4, status=400, wrong="Message timestamp too new")
     made.faults.append(Fault("several", "kill, one; instance-clock, two", True, 3.5, 4.5, 4.5, 6.0))
     assert "M6" not in [one.invariant for one in verdicts(made)]
+
+
+def test_units_may_be_added_and_items_paused() -> None:
+    """What operators do is part of the story: units come from somewhere, and nothing is held in a pause."""
+    made = history()
+    more(made, entry("seat~g", "held", 10, -2, 2, quantity=2), seat_g={"state": "held", "pay_by": BEGIN_S + 11})
+    told(made, call("hold", "seat~g", 10.1, "held", units=2, pay_by=BEGIN_S + 10 + HOLD_S))
+    assert [one for one in verdicts(made) if one.promise == UNEXPLAINED]
+    made.restocks.append(Restock(9.5, 9.6, 1, "seat"))
+    made.pauses.append(Pause("seat", 5.0, 5.1, 5.4, 5.5))
+    told(made, call("hold", "seat~h", 5.3, "paused"))
+    seen(made, Glance(10.2, 10.3, "seat", 0, 2, 2))
+    assert made.end is not None
+    made.deliveries.append(delivery(made.end.journal[-1]))
+    assert not [one for one in verdicts(made) if one.invariant.startswith("M")]
 
 
 def test_a_batch_has_no_order_within() -> None:
