@@ -269,6 +269,16 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Stand:
+    """The last stand: what is `gone` for good; `done`: when the others did each thing first, None: never."""
+
+    gone: str
+    began_at: float
+    ended_at: float
+    done: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
 class SoldOrder:
     """An order in the store. Orders of one item are in write order.
 
@@ -370,6 +380,7 @@ class History:
     calls: list[Call] = field(default_factory=list)
     glances: list[Glance] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
+    stands: list[Stand] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
@@ -380,7 +391,9 @@ class History:
             getattr(self, _LISTS[type(event)]).append(event)
 
 
-Event = Attempt | Theft | Look | Restock | Pause | Belief | Asked | Fault | Count | Call | Glance | Delivery | End
+Event = (
+    Attempt | Theft | Look | Restock | Pause | Belief | Asked | Fault | Count | Call | Glance | Delivery | Stand | End
+)
 
 _LISTS: Final[dict[type[Any], str]] = {
     Attempt: "attempts",
@@ -395,6 +408,7 @@ _LISTS: Final[dict[type[Any], str]] = {
     Call: "calls",
     Glance: "glances",
     Delivery: "deliveries",
+    Stand: "stands",
 }
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
@@ -410,6 +424,7 @@ _KINDS: dict[str, type[Any]] = {
     "call": Call,
     "glance": Glance,
     "delivery": Delivery,
+    "stand": Stand,
     "end": End,
 }
 

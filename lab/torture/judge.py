@@ -14,6 +14,7 @@ from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
 
+STAND_S: Final = 15.0
 # Each of these faults must have made some instance miss an answer, or be refused.
 _HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
 
@@ -89,6 +90,12 @@ def judge(history: History) -> list[Finding]:
         finding("", "in peace no connection is cut", calm, judge_service.not_cut_in_peace(history)),
         finding("", "in peace nobody waits for long", *judge_service.nobody_waits(evidence)),
         finding("", f"sales go on within {within} of a fault", f"{len(struck)} faults", judge_service.goes_on(history)),
+        finding(
+            "",
+            f"without an instance and a server the rest goes on within {STAND_S:g} s",
+            f"{len(history.stands)} last stands",
+            judge_service.stands(history, STAND_S),
+        ),
         finding(
             "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
         ),

@@ -116,6 +116,16 @@ def _decisions(history: History) -> dict[str, list[float]]:
     return found
 
 
+def stands(history: History, within_s: float) -> Iterator[str]:
+    """What is gone for good stops the rest for a moment only."""
+    for one in history.stands:
+        for what, at in one.done.items():
+            if at is None:
+                yield f"{what}: never, in {one.ended_at - one.began_at:.0f} s without {one.gone}"
+            elif at > one.began_at + within_s:
+                yield f"{what}: {at - one.began_at:.1f} s after {one.gone} was gone"
+
+
 def recovery_s(history: History, fault: Fault) -> float:
     """Return the longest time without a decided purchase of an item, from when it could go on to the watch's end."""
     longest_s = 0.0

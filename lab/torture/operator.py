@@ -64,6 +64,10 @@ class Operator:
         found = await self._sale.stock.levels(plain)
         return {sku: level.stock for sku, level in found.items() if not isinstance(level, StockError)}
 
+    async def add(self, sku: str, units: int) -> None:
+        """Add units to an item."""
+        await self._restock(sku, lambda: self._change(sku, units, in_all=False))
+
     async def set_to(self, sku: str, stock: int) -> None:
         """Raise an item's stock to so many units, if there are fewer now."""
         if (await self.levels()).get(sku, stock) < stock:

@@ -53,6 +53,7 @@ from lab.torture.payers import Payers
 from lab.torture.picture import draw
 from lab.torture.receiver import SECRET, Receiver
 from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, WEBHOOK_TIMEOUT_S, Actor, Stage
+from lab.torture.stand import STAND, stand
 
 RECOVERY_S: Final = 2.0  # beyond the TTL
 PICTURE: Final = "timeline.html"
@@ -396,10 +397,23 @@ async def _let_loose(
                 if task.done():
                     task.result()
         striking.result()
+        if options.instances > 1 and not options.bug:
+            progress.update(step, description="The last stand", total=None)
+            await _stand(world, recorder, clock, progress)
     finally:
         for task in (*others, striking):
             task.cancel()
         await asyncio.gather(*others, striking, return_exceptions=True)
+
+
+async def _stand(world: World, recorder: Recorder, clock: Callable[[], float], progress: Progress) -> None:
+    began_at = clock()
+    seen = await stand(world, recorder.history, clock)
+    recorder.note(seen)
+    ended_at = clock()
+    moments = {"began_at": began_at, "ended_at": ended_at, "free_from": ended_at, "watched_until": ended_at}
+    recorder.note(Fault(STAND, seen.gone, True, **moments, hit_at=seen.began_at))
+    progress.console.print(f"{began_at:6.1f} s  gone for good: {seen.gone}", highlight=False, soft_wrap=True)
 
 
 async def _finish(sale: Sale, crowd: Crowd, options: TortureOptions, setup: Setup, progress: Progress) -> None:

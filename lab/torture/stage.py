@@ -238,6 +238,12 @@ class Stage:
         server = self.locks.processes[0]
         return server, server.name
 
+    async def follower(self) -> EtcdMember | None:
+        """Return a member of etcd that the others can do without, if there is one."""
+        members = self._members
+        leader, _ = await self.lock_server()
+        return next((one for one in members if one is not leader), None) if len(members) > 2 else None
+
     def replace_lock_server(self, server: Process) -> None:
         """Replace that member of etcd by a new one without data."""
         members = self._members

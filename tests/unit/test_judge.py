@@ -24,6 +24,7 @@ from lab.torture.history import (
     Restock,
     Setup,
     SoldOrder,
+    Stand,
     load,
     parse,
 )
@@ -481,3 +482,13 @@ def test_a_grant_whose_key_was_taken_before_its_holder_heard_of_it(late: Belief,
     made.faults[-1] = TAKEN
     made.beliefs[-1] = replace(late, waited_s=0.1)
     assert promise in " ".join(verdicts(made))
+
+
+def test_what_is_gone_for_good_stops_the_rest_for_a_moment() -> None:
+    """The rest has to do each thing within fifteen seconds."""
+    made = history()
+    made.stands = [Stand("one, etcd1", 5.0, 9.0, {"sold": 5.5, "held": 8.9})]
+    assert not any(verdicts(made).values())
+    made.stands = [Stand("one, etcd1", 5.0, 35.0, {"sold": 21.0, "held": None})]
+    found = [one for finding in judge(made) for one in finding.violations]
+    assert found == ["sold: 16.0 s after one, etcd1 was gone", "held: never, in 30 s without one, etcd1"]

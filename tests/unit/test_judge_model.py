@@ -167,6 +167,7 @@ STORY: list[tuple[int, Command]] = [
     (0, Hold(2, "ticket", "ann")),
     (0, Hold(1, "ticket", "bob")),
     (0, Confirm(*ANN, "p", PRICE, "EUR")),  # too little
+    (0, Confirm(*ANN, "p", PRICE, "EUR")),  # the same notice
     (500, Extend(*BOB)),
     (100, Confirm(*ANN, "q", 2 * PRICE, "EUR")),  # p is owed
     (0, Confirm(*ANN, "q", 2 * PRICE, "EUR")),
