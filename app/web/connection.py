@@ -15,7 +15,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn import Config
@@ -372,7 +372,7 @@ class Connection(asyncio.Protocol):
         if self._call is not None:
             self._begun = True
         elif self._uvicorn is not None:
-            self._uvicorn.cycle.transport = _Begun(self.transport)
+            self._uvicorn.cycle.transport = cast(asyncio.Transport, _Begun(self.transport))
         self.shutdown()
         return True
 
