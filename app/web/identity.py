@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from app.errors import BuyerNotSigned, BuyerRequired, ConfigurationError
-from app.keyring import each
+from app.keyring import check_shared, each
 
 BUYER_MAX: Final = 100
 # No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
@@ -16,7 +16,6 @@ _BUYER: Final = re.compile(BUYER_PATTERN.replace("]", r"\ud800-\udfff]"))
 TOKEN_MAX: Final = 2048
 _LEEWAY_S: Final = 10  # between the shop's clock and ours
 _AUDIENCE: Final = "seckill"
-_SECRET_MIN_BYTES: Final = 32  # RFC 7518, 3.2: as long as HS256's digest, at least
 
 
 def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
@@ -96,8 +95,7 @@ def _key(given: str) -> tuple[Any, list[str]]:
     """A key, and the algorithms of a token that is signed with it. Raises `ValueError`."""
     if "-----" in given:  # a damaged key in PEM is no secret either, as others know it
         return _public_key(given.replace("\\n", "\n"))
-    if len(given.encode()) < _SECRET_MIN_BYTES:
-        raise ValueError(f"a secret has {_SECRET_MIN_BYTES} bytes or more, and no blanks")
+    check_shared(given)
     return given, ["HS256"]
 
 
