@@ -214,7 +214,7 @@ def _buyer(state: State, given: str, *, by_shop: bool) -> str:
     if state.signed is not None and not by_shop:
         given = state.signed.read(given)
     if not is_buyer(given, BUYER_MAX):
-        raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters", where="body")
+        raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters, and not `erased`", where="body")
     return given
 
 
