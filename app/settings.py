@@ -22,12 +22,13 @@ from app.orders.terms import TERMS
 
 PREFIX = "SECKILL_"
 OPERATOR: Final = "operator"  # the name of the operator who has SECKILL_ADMIN_TOKEN
-# The settings that take several secrets, and what checks one. A buyers' key is checked by its reader.
+# The settings that take several secrets, and what checks one. Alipay's and buyers' are checked by their readers.
 _SECRETS: Final[dict[str, Callable[[str], object]]] = {
     "webhook_secret": check_signing,
     "payments_secret": check_signing,
     "stripe_secret": check_stripes,
     "shop_token": check_token,
+    "alipay_key": str,
     "buyer_key": str,
 }
 _SEVERAL: Final = "; several, separated by blanks: the new one first"
@@ -392,6 +393,23 @@ class Settings(BaseSettings):
     def _are_secrets(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         # Nothing, or nothing but blanks, means: not set.
         return value if each(secrets_of(value), _SECRETS[str(info.field_name)]) else None
+
+    @field_validator("webhook_url", "refunds")
+    @classmethod
+    def _are_addresses(cls, value: SecretStr | None) -> SecretStr | None:
+        text = value.get_secret_value().strip() if value is not None else ""
+        if any(letter.isspace() or not letter.isprintable() for letter in text):
+            raise ValueError("no address has a blank or an invisible character in it")
+        return SecretStr(text) if text else None
+
+    @field_validator("provider_secrets")
+    @classmethod
+    def _have_providers(cls, value: SecretStr | None) -> SecretStr | None:
+        entries = value.get_secret_value().split() if value is not None else []
+        for number, entry in enumerate(entries, 1):
+            if not all(entry.partition(":")):
+                raise ValueError(f"entry {number} is not a provider's name, a colon, and its secret")
+        return value
 
     @field_validator("admin_tokens")
     @classmethod

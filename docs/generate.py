@@ -83,6 +83,7 @@ def families() -> dict[str, Metric]:
     example.describe(name="8080", version="1", lock="etcd", store="redis", guard="fence")
     example.watch_mode(lambda: "lock")
     example.watch_renewal(lambda: True)
+    example.watch_clock(lambda: 0.0, lambda: 0.0)
     example.watch_queues(lambda: {"default": 0})
     example.watch_blocked(lambda: {"default": StockBehind("older")})
     example.watch_outbox(lambda: dict.fromkeys(OUTBOX, 0.0))

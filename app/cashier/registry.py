@@ -1,5 +1,6 @@
 """The providers that give money back, by the URLs of `SECKILL_REFUNDS`."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
@@ -7,6 +8,7 @@ from urllib.parse import urlsplit
 from app.cashier.provider import Provider
 from app.errors import ConfigurationError
 
+_KEY: Final = re.compile(r"[sr]k_\w{8,}", re.ASCII)
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -20,7 +22,7 @@ def connect(url: str, *, secrets: Sequence[str], timeout_s: float) -> Provider:
         from app.cashier.stripe import Stripe
 
         key, _, host = parts.netloc.rpartition("@") if "@" in parts.netloc else (parts.netloc, "", "")
-        if not key.startswith(("sk_", "rk_")):
+        if not _KEY.fullmatch(key):
             raise ConfigurationError("stripe:// needs a secret or restricted key of Stripe's: stripe://sk_live_...")
         return Stripe(key, api=_api(host), timeout_s=timeout_s)
     if parts.scheme in ("http", "https") and parts.hostname:

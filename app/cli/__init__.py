@@ -313,6 +313,7 @@ def check(
     """
 
     async def audit(sale: Sale) -> list[Audit]:
+        await sale.readiness.look_at_clock()  # which says what is wrong
         audits: list[Audit] = []
         skus, said_at, compare = [sku] if sku else await sale.stock.items(), time.monotonic(), True
         async for page in sale.audits(skus):

@@ -82,6 +82,11 @@ class Windows(NamedTuple):
     price: int | None = None
     currency: str | None = None
 
+    @property
+    def lasting_s(self) -> float:
+        """How long a hold lasts at most: it may be extended as late as in its grace."""
+        return (self.hold_ms + self.pay_ms + 2 * self.grace_ms) / 1000
+
     @classmethod
     def of(cls, terms: Terms, grace_s: float) -> "Windows":
         """Return the windows of an item on these terms; the second one is not shorter than the first."""
@@ -131,17 +136,19 @@ def decide(
     limit_per_buyer: int = 0,
     closed: Sequence[Outcome | None] = (),
     windows: Windows = _BY_DEFAULT,
+    due_by_ms: int | None = None,
 ) -> Decided:
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
     ones behind it. Holds that have expired go back first, except those whose payment is in this very batch.
     `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the hours, unless it
-    is a repeat; empty if none did.
+    is a repeat; empty if none did. `due_by_ms`: what is due later goes not back, if that is not the store's clock.
     """
-    now = _Now(snapshot, limit_per_buyer, windows)
+    now = _Now(snapshot, limit_per_buyer, windows, snapshot.now_ms if due_by_ms is None else due_by_ms)
+    more_due = snapshot.more_due
     if snapshot.due:
-        now.give_back({command.number for command in commands if isinstance(command, Confirm)})
+        more_due &= now.give_back({command.number for command in commands if isinstance(command, Confirm)})
     seen: dict[str, int] = {}
     decisions: list[Decision] = []
     for index, command in enumerate(commands):
@@ -153,7 +160,7 @@ def decide(
             elif isinstance(command, Hold):
                 decision = now.hold(command, closed[index] if closed else None, index)
             elif isinstance(command, Expire):
-                decision = Decision(ExpiryOutcome.MORE if snapshot.more_due else ExpiryOutcome.DONE)
+                decision = Decision(ExpiryOutcome.MORE if more_due else ExpiryOutcome.DONE)
             else:
                 decision = now.change(command)
             if key is not None and decision.error is None:
@@ -168,11 +175,11 @@ class _Now:
     """The item as it stands in the middle of a batch."""
 
     __slots__ = (
-        *("_limit", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
+        *("_due_by_ms", "_limit", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
         *("payments", "records", "snapshot"),
     )
 
-    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows) -> None:
+    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, due_by_ms: int) -> None:
         self.snapshot = snapshot
         self.left = snapshot.stock
         self.bought = dict(snapshot.bought)
@@ -182,6 +189,7 @@ class _Now:
         self.payments = dict(snapshot.payments)
         self.changes: list[OrderChange] = []
         self.at_ms = snapshot.now_ms
+        self._due_by_ms = due_by_ms
         self._limit = limit
         self._windows = windows
 
@@ -248,12 +256,15 @@ class _Now:
 
     # -- orders that are there ---------------------------------------------------------------------------------------
 
-    def give_back(self, being_paid: set[str]) -> None:
-        """Give back the units of holds that have expired."""
+    def give_back(self, being_paid: set[str]) -> bool:
+        """Give back the units of holds that have expired, the oldest first; False if the last of them is not due."""
         for number in self.snapshot.due:
             order = self.records.get(number)
             if order is not None and order.state is OrderState.HELD and number not in being_paid:
+                if order.due_ms > self._due_by_ms:
+                    return False
                 self._release(order, EventKind.EXPIRED, OrderState.EXPIRED)
+        return True
 
     def again(self, command: Command, settled: Settled) -> Decision:
         """Answer a settled command once more, with its order as it stands."""
@@ -348,7 +359,7 @@ class _Now:
             return Decision(ExtendOutcome(order.state), record=order) if order.state is not OrderState.SOLD else _LOST
         if order.extended:
             return Decision(ExtendOutcome.ALREADY_EXTENDED, record=order)
-        if self.at_ms >= order.due_ms:
+        if self._due_by_ms >= order.due_ms:
             return Decision(ExtendOutcome.EXPIRED, record=order)
         pay_by_ms = max(order.pay_by_ms, self.at_ms + self._windows.pay_ms)
         due_ms = pay_by_ms + self._windows.grace_ms

@@ -23,6 +23,7 @@ from app.orders import (
 )
 from app.orders.commands import fingerprint, key_of
 from app.orders.decision import OUTCOMES, SELL, Decision, Windows, outside
+from app.sale.clock import StoreClock
 from app.sale.queue import Entry, EntryState, Item
 from app.stock import Batch, Begun, Refused, Sold
 
@@ -125,19 +126,26 @@ def decide_part(
     *,
     everywhere: Terms,
     grace_s: float = 0.0,
+    clock: StoreClock | None = None,
+    asked: float = 0.0,
 ) -> Part:
-    """Decide on the buyers of an item who still wait."""
+    """Decide on the buyers of an item who still wait. `asked`: when the snapshot was, by `clock.passed()`."""
     entries = [entry for entry in entries if entry.wanted]
     commands = [entry.command for entry in entries]
     terms = snapshot.terms.completed_by(everywhere)
     may_be_closed = terms.starts_at or terms.ends_at or terms.paused
     closed = [outside(terms, entry.came_at) for entry in entries] if may_be_closed else []
+    windows, due_by_ms = Windows.of(terms, grace_s), snapshot.now_ms
+    if clock is not None and snapshot.now_ms:
+        clock.hear(snapshot.now_ms, asked)
+        due_by_ms -= round(1000 * clock.ahead_s(windows.lasting_s))
     decisions, changes = decide(
         snapshot,
         commands,
         limit_per_buyer=terms.limit_per_buyer or 0,
         closed=closed,
-        windows=Windows.of(terms, grace_s),
+        windows=windows,
+        due_by_ms=due_by_ms,
     )
     decided = list(zip(commands, decisions, strict=True))
     served = [one for one, decision in decided if decision is SELL and isinstance(one, Purchase)]

@@ -62,7 +62,7 @@ class Expiry:
                     self._holding.discard(sku)
                     continue
                 self._holding.add(sku)
-                if level.due_in_s is not None and level.due_in_s <= 0:
+                if self._shop.is_due(level):
                     self._give_back(sku)
         if all_of_them:
             now = time.monotonic()

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
@@ -10,12 +11,19 @@ from app.orders import Order
 from app.orders.view import COLUMNS, row
 
 Format = Literal["csv", "jsonl"]
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+# Behind the beginning of a cell, or what begins another one where the separator is not a comma: what is skipped, and
+# the sign of a formula, also in full width and in small.
+_FORMULA: Final = re.compile(
+    r"""(\A(?=[\t\r\n])|(?:\A|[,;|\t\r\n"])(?=[\s\0\u200b\u2060\ufeff]*[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b-]))"""
+)
+# What is read as a number, or a date, and then written in another way; of a short number there is no other way.
+_RESHAPED: Final = re.compile(r"(?!(?:0|[1-9]\d{0,10})\Z)\d[\d\s.,:/eE-]*")
+_BOM: Final = "\ufeff"  # without it Excel takes the file for one of its country's
 
 
 def head(as_: Format) -> str:
     """The beginning of a file."""
-    return _csv([COLUMNS]) if as_ == "csv" else ""
+    return _BOM + _csv([COLUMNS]) if as_ == "csv" else ""
 
 
 def lines(orders: Iterable[Order], as_: Format) -> str:
@@ -32,7 +40,9 @@ def _csv(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a spreadsheet shows it, and never computes it: the apostrophe makes a text of a formula."""
+    """A value as a spreadsheet shows it, and never computes it: an apostrophe makes a text of a formula or number."""
     if isinstance(value, list):
         value = " ".join(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    return f"'{value}" if _RESHAPED.fullmatch(value) else _FORMULA.sub(r"\1'", value)

@@ -381,6 +381,10 @@ class StockStore(ABC):
         """
 
     @abstractmethod
+    async def now_ms(self, *, timeout_s: float | None = None) -> int:
+        """The store's clock, in ms since 1970: of several servers', one's."""
+
+    @abstractmethod
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
         """Raise `StockUnavailable` unless the store answers and can be written to.
 

@@ -155,6 +155,13 @@ class Metrics(Observer):
         gauge = Gauge("seckill_renewing", "1 while leases are renewed in time", registry=self._registry)
         gauge.set_function(renewing)
 
+    def watch_clock(self, offset_s: Callable[[], float], jump_s: Callable[[], float]) -> None:
+        """Report how far the store's clock is off, as it is at each scrape."""
+        text = "How far the store's clock is ahead of this instance's; less than 0: behind it"
+        Gauge("seckill_store_clock_offset_seconds", text, registry=self._registry).set_function(offset_s)
+        text = "How far it has jumped ahead of the time that has passed, more than 30 s, and not come back"
+        Gauge("seckill_store_clock_jump_seconds", text, registry=self._registry).set_function(jump_s)
+
     def watch_mode(self, mode: Callable[[], str]) -> None:
         """Report whether sales happen without a lock, as it is at each scrape."""
         gauge = Gauge("seckill_optimistic", "1 while sales happen without a lock", registry=self._registry)

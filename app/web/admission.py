@@ -9,10 +9,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import Overloaded
 from app.web import problems
+from app.web.call import GONE, never
 
 _A_TURN: Final = 2  # requests that are started in one turn of the loop; a purchase needs some ten turns
+_GONE_A_TURN: Final = 20  # clients that have hung up, and are passed over
 _REST: Final = 4  # times as long as a turn with readers took, while buyers wait: readers get a fifth of the time
 _REST_MAX_S: Final = 0.1
+_READS: Final = ("GET", "HEAD")
+
+
+async def _left(receive: Receive) -> None:
+    """End a request without an answer, as the server wants it: when it has been told that its client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Admission:
@@ -23,7 +32,8 @@ class Admission:
     last on a machine that gives us little of it.
 
     At most `at_once` are in hand, from their arrival until their answer begins; more get 503, which waits for its turn
-    as well: clients that ask again at once would otherwise fill every turn with refusals. Lives on one event loop.
+    as well: clients that ask again at once would otherwise fill every turn with refusals. Readers who have hung up when
+    their turn comes are passed over, for those who still wait; what changes something is done. Lives on one event loop.
     """
 
     def __init__(self, app: ASGIApp, *, at_once: int, buyers_wait: Callable[[], bool]) -> None:
@@ -35,8 +45,11 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on when it is its turn."""
+        gone = scope["state"].get(GONE, never) if scope["method"] in _READS else never
         if self._in_hand >= self._at_once:
-            await self._refused.wait()
+            if not await self._refused.wait(gone):
+                await _left(receive)
+                return
             error = Overloaded(f"{self._at_once} requests are in hand already, and purchases go first")
             await problems.of(error, scope["method"], scope["path"])(scope, receive, send)
             return
@@ -51,8 +64,10 @@ class Admission:
 
         self._in_hand += 1
         try:
-            await self._begun.wait()
-            await self._app(scope, receive, send_and_note)
+            if await self._begun.wait(gone):
+                await self._app(scope, receive, send_and_note)
+            else:
+                await _left(receive)
         finally:
             if not answered:
                 self._in_hand -= 1
@@ -63,24 +78,28 @@ class _Turns:
 
     def __init__(self, buyers_wait: Callable[[], bool]) -> None:
         self._buyers_wait = buyers_wait
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[bool], Callable[[], bool]]] = deque()
         self._moves = False
 
-    async def wait(self) -> None:
-        """Come back when it is the caller's turn."""
+    async def wait(self, gone: Callable[[], bool]) -> bool:
+        """Come back when it is the caller's turn; False if its client has gone."""
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
+        turn: asyncio.Future[bool] = loop.create_future()
+        self._waiting.append((turn, gone))
         if not self._moves:
             self._moves = True
             loop.call_soon(self._move)
-        await turn
+        return await turn
 
     def _move(self) -> None:
-        for _ in range(min(_A_TURN, len(self._waiting))):
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+        there, passed_over = 0, 0
+        while self._waiting and there < _A_TURN and passed_over < _GONE_A_TURN:
+            turn, gone = self._waiting.popleft()
+            if turn.done():
+                continue
+            turn.set_result(is_there := not gone())
+            there += is_there
+            passed_over += not is_there
         loop = asyncio.get_running_loop()
         loop.call_soon(self._rest, loop.time())  # behind the first steps of these requests
 

@@ -49,8 +49,9 @@ class Route(NamedTuple):
     strict: bool = True
 
 
-def _never() -> bool:
-    return False  # behind another server
+def never() -> bool:
+    """Of a client behind another server than ours, nobody knows whether it has gone."""
+    return False
 
 
 @dataclass(slots=True, eq=False)
@@ -120,9 +121,12 @@ class Call:
 
 async def asgi(route: Route, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request of that route: an ASGI application. `receive` gives a whole body at once."""
-    body = (await receive()).get("body", b"") if route.has_body else b""
+    message = await receive() if route.has_body else {}
+    if message.get("type") == "http.disconnect":
+        return  # in the middle of its body: no body would say something else
+    body = message.get("body", b"")
     asked = scope["method"], scope["path"], scope["query_string"], scope["headers"]
     call = Call(route, scope["state"]["seckill"], *asked, scope.get("server"), body)
-    status, headers, body = await call.serve(scope["state"].get(GONE, _never))
+    status, headers, body = await call.serve(scope["state"].get(GONE, never))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -15,7 +15,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn import Config
@@ -36,6 +36,7 @@ _TITLES: Final = {
     400: "Bad Request",
     408: "Request Timeout",
     431: "Request Header Fields Too Large",
+    501: "Not Implemented",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
@@ -50,6 +51,22 @@ _FIXED: Final = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
 
 def _raise(error: Exception) -> Answer:
     raise error
+
+
+class _Begun:
+    """The transport of an answer whose first bytes were written, for uvicorn, which does not know that."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._begin = _BEGIN
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write without what was written."""
+        self._transport.write(data.removeprefix(self._begin))
+        self._begin = b""
 
 
 class Connection(asyncio.Protocol):
@@ -111,7 +128,9 @@ class Connection(asyncio.Protocol):
             self._pass_on(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
-            if self._answering:
+            if self._in_body and not self._responds:
+                self._refuse(400, "the rest of the body is no HTTP", waiting=True)  # which nobody need wait for
+            elif self._answering:
                 self._end_after_answer()
             elif self._told:
                 self.transport.close()  # it has been answered already
@@ -160,6 +179,8 @@ class Connection(asyncio.Protocol):
             self._refuse(505, "HTTP/1.1 and HTTP/1.0 are spoken here")
         elif hosts > 1 or (hosts < 1 and version == "1.1"):
             self._refuse(400, "one Host header, in HTTP/1.1")
+        elif any(one.lower() != b"chunked" for name, one in self._headers if name == b"transfer-encoding"):
+            self._refuse(501, "the only transfer coding is chunked")
         elif self._is_hold():
             self._wish = []
             self._limits.bytes_come(self._loop.time())  # the timer goes on until its few words are there
@@ -339,18 +360,19 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Keep the connection: the client sends no more, but may still read. A live stream has lost its listener.
 
-        A buyer who has gone altogether looks the same, but answers the first bytes with a reset; and these are the
+        A client that has gone altogether looks the same, but answers the first bytes with a reset; and these are the
         same for every answer.
         """
         if self._in_body:
             return False  # the rest of it will not come
-        streams = self._call is None and self._uvicorn is not None and self._uvicorn.cycle.response_started
-        if not self._answering or streams:
-            return False  # the transport closes
+        if not self._answering or self._responds:
+            return False  # the transport closes; it may be a stream
         self._half_closed = True
+        self.transport.write(_BEGIN)
         if self._call is not None:
-            self.transport.write(_BEGIN)
             self._begun = True
+        elif self._uvicorn is not None:
+            self._uvicorn.cycle.transport = cast(asyncio.Transport, _Begun(self.transport))
         self.shutdown()
         return True
 
@@ -359,7 +381,9 @@ class Connection(asyncio.Protocol):
             return self._gone or self.transport.is_closing()
         # Nobody reads from the socket any more, so the reset was not noticed.
         connected = self.transport.get_extra_info("socket")
-        self._gone = self._call is not None and bool(connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        self._gone = bool(connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        if self._gone and self._call is None:
+            self.transport.abort()  # uvicorn is told, too
         return self._gone
 
     # -- limits ------------------------------------------------------------------------------------------------------
@@ -370,6 +394,11 @@ class Connection(asyncio.Protocol):
             return True
         cycle = self._uvicorn.cycle if self._uvicorn is not None else None
         return cycle is not None and not cycle.response_complete
+
+    @property
+    def _responds(self) -> bool:
+        """Return whether uvicorn has begun to answer."""
+        return self._call is None and self._uvicorn is not None and self._uvicorn.cycle.response_started
 
     def sweep(self, now: float, *, request_timeout_s: float, reading_timeout_s: float) -> None:
         """Close the connection if a head is late, if it is unused, or if the client does not read."""
@@ -388,11 +417,11 @@ class Connection(asyncio.Protocol):
     def _refuse_head(self) -> None:
         self._refuse(431, f"the head of the request is larger than {HEAD_MAX_BYTES} bytes")
 
-    def _refuse(self, status: int, why: str) -> None:
-        """Refuse a request and close; if an answer is under way, that is the last."""
+    def _refuse(self, status: int, why: str, *, waiting: bool = False) -> None:
+        """Refuse a request and close; an answer that is under way, and not `waiting` for a body, is the last."""
         if self.transport.is_closing():
             return
-        if self._answering:
+        if self._answering and not waiting:
             self._end_after_answer()
             return
         title = _TITLES[status]

@@ -34,8 +34,8 @@ class ReadyView(BaseModel):
         "until they give it back, or lose it after a TTL"
     )
     warnings: list[str] = Field(
-        description="what this lock and this store together can't promise, items that can't be sold for now, and items "
-        "without a price where payments are set up"
+        description="what this lock and this store together can't promise, a store's clock that is wrong, items that "
+        "can't be sold for now, and items without a price where payments are set up"
     )
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
@@ -96,6 +96,7 @@ async def readyz(request: Request) -> Response:
         waits_for=waits_for,
         warnings=[
             *state.warnings,
+            *state.readiness.clock.warnings,
             *_blocked(state.shop.errors),
             *(state.sender.warnings if state.sender is not None else ()),
             *(state.cashier.warnings if state.cashier is not None else ()),

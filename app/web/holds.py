@@ -6,7 +6,6 @@ FastAPI's as well.
 """
 
 import re
-import time
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
@@ -119,12 +118,10 @@ class HoldView(StandingView):
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
     instance: str = Field(description="the instance that answered")
-    now: float = Field(description="its clock")
+    now: float = Field(description="the store's clock, by which the deadlines are, in seconds since 1970")
 
 
-def view(
-    instance: str, sku: str, order: OrderId | None, record: Record | None, answer: Answer | None
-) -> dict[str, Any]:
+def view(state: State, sku: str, order: OrderId | None, record: Record | None, answer: Answer | None) -> dict[str, Any]:
     """An order, and an answer about it, as a `HoldView` has it: without the model, as each buyer has one."""
     told: dict[str, Any] = {"outcome": answer and answer.outcome}
     if order is not None and record is not None:
@@ -133,7 +130,7 @@ def view(
         told |= {"id": order and str(order), "sku": sku, "quantity": answer.quantity} | NOTHING
     if answer is not None:
         told |= {"refund": answer.refund, "replayed": answer.replayed}
-    told |= {"instance": instance, "now": time.time()}
+    told |= {"instance": state.instance, "now": state.readiness.clock.now}
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -193,7 +190,7 @@ def _refuse_other_names(state: State, payment_ref: str) -> None:
 
 def _form(state: State, sku: str) -> Form:
     def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        body = to_json(view(state.instance, sku, answer.order, answer.record, answer))
+        body = to_json(view(state, sku, answer.order, answer.record, answer))
         return [(b"content-type", b"application/json")], body
 
     return form
@@ -217,7 +214,7 @@ def _buyer(state: State, given: str, *, by_shop: bool) -> str:
     if state.signed is not None and not by_shop:
         given = state.signed.read(given)
     if not is_buyer(given, BUYER_MAX):
-        raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters", where="body")
+        raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters, and not `erased`", where="body")
     return given
 
 
@@ -308,7 +305,7 @@ async def look(request: Request, hold_id: Id) -> dict[str, Any]:
     found = await state.shop.order(wanted) if wanted else None
     if found is None or found.state is OrderState.SOLD:
         raise HTTPException(404, "no such hold")
-    return view(state.instance, found.sku, found.id, found.record, None)
+    return view(state, found.sku, found.id, found.record, None)
 
 
 def router(*, quantity_max: int, buyer_max: int, shop_holds: bool, anybody_confirms: bool) -> APIRouter:

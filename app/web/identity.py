@@ -5,23 +5,32 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from app.errors import BuyerNotSigned, BuyerRequired, ConfigurationError
-from app.keyring import each
+from app.keyring import check_shared, each
+from app.orders import ERASED
 
 BUYER_MAX: Final = 100
-# No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
-# emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can say it.)
-BUYER_PATTERN: Final = r"[^\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]+"
-# Nor halves of characters, which JSON can say; no schema can forbid them, as no UTF-8 has them.
-_BUYER: Final = re.compile(BUYER_PATTERN.replace("]", r"\ud800-\udfff]"))
+# No control characters, and none that break lines, show text in another order, or show nothing. The joiners in Persian
+# names and in emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can
+# say it.)
+_HIDDEN: Final = (
+    r"\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+)
+BUYER_PATTERN: Final = rf"[^\x00-\x1f\x7f-\x9f{_HIDDEN}]+"
+# Nor tags, and halves of characters, which JSON can say: no schema can forbid them in every language.
+_TEXT: Final = re.compile(BUYER_PATTERN.replace("]", r"\ud800-\udfff\U000e0000-\U000e007f]"))
 TOKEN_MAX: Final = 2048
 _LEEWAY_S: Final = 10  # between the shop's clock and ours
 _AUDIENCE: Final = "seckill"
-_SECRET_MIN_BYTES: Final = 32  # RFC 7518, 3.2: as long as HS256's digest, at least
+
+
+def is_text(text: str, most: int) -> bool:
+    """Return whether that is a text of so many characters at most, all of which are seen."""
+    return len(text) <= most and _TEXT.fullmatch(text) is not None
 
 
 def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
-    """Return whether that can be a buyer's name."""
-    return len(text) <= most and _BUYER.fullmatch(text) is not None
+    """Return whether that can be a buyer's name. `erased` stands for all whose names were."""
+    return is_text(text, most) and text != ERASED
 
 
 class SignedBuyers:
@@ -96,8 +105,7 @@ def _key(given: str) -> tuple[Any, list[str]]:
     """A key, and the algorithms of a token that is signed with it. Raises `ValueError`."""
     if "-----" in given:  # a damaged key in PEM is no secret either, as others know it
         return _public_key(given.replace("\\n", "\n"))
-    if len(given.encode()) < _SECRET_MIN_BYTES:
-        raise ValueError(f"a secret has {_SECRET_MIN_BYTES} bytes or more, and no blanks")
+    check_shared(given)
     return given, ["HS256"]
 
 

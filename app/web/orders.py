@@ -121,7 +121,7 @@ async def export_orders(
 ) -> Response:
     """The orders of an item, or of all, as a file, sent while they are read.
 
-    A text that begins as a formula gets an apostrophe.
+    In CSV, which is for spreadsheets, a text that one would compute, or write in another way, gets an apostrophe.
     """
     found = state_of(request).orders.pages(sku, Wanted(state, buyer, ref))
     first = await anext(found)  # so that what goes wrong at once has a status of its own

@@ -38,7 +38,7 @@ from app.payments.generic import Callback
 from app.payments.registry import PROVIDERS
 from app.web import holds, problems
 from app.web.call import Asked, Call, Route, asgi
-from app.web.identity import is_buyer
+from app.web.identity import is_text
 from app.web.problems import invalid_field, responses
 from app.web.raw_endpoint import RawEndpoint
 from app.web.state import State
@@ -94,8 +94,9 @@ def read(call: Call) -> Asked:
     if report is None or report.kind in (Kind.FAILED, Kind.CANCELED):
         _log.info("a callback to %s about no payment that was made or given back is ignored", call.path)
         return Asked(_IGNORED, partial(_form, reader))
-    if not is_buyer(report.payment_ref, _REF_MAX):
-        raise invalid_field("payment_ref", f"1 to {_REF_MAX} printable characters", where="body")
+    for name, text in (("payment_ref", report.payment_ref), ("part_name", report.part_name)):
+        if text is not None and not is_text(text, _REF_MAX):
+            raise invalid_field(name, f"1 to {_REF_MAX} printable characters", where="body")
     return Asked(partial(_answer, call.state, report), partial(_form, reader))
 
 
@@ -176,9 +177,14 @@ def _commands(order: OrderId, report: Report, *, several: bool) -> list[OrderCom
         if several and report.part_name is None:
             about["amount"] = None  # likewise
         # It closes a dispute that is lost, too.
-        more: dict[str, Any] = {**about, "message": report.message or None, "why": report.why, "by": _PROVIDER}
+        more: dict[str, Any] = {**about, "message": report.message or None, "why": _plain(report.why), "by": _PROVIDER}
         found.append(Incident(*order, EventKind(report.kind), **more, name=report.part_name, at=report.at))
     return found
+
+
+def _plain(text: str) -> str:
+    """A provider's words in one line, as people will read them."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 # No report of money is refused for the sake of an odd request id, which a proxy on the way may have made.

@@ -99,6 +99,7 @@ OTHERS: Final = {
     "request-timeout": Kind(408, "Request Timeout", when="The request's head did not arrive in time.", again=True),
     "request-header-fields-too-large": Kind(431, "Request Header Fields Too Large", when="The head is too large."),
     "service-unavailable": Kind(503, "Service Unavailable", when="The instance has too many connections."),
+    "not-implemented": Kind(501, "Not Implemented", when="The body has another transfer coding than `chunked`."),
     "http-version-not-supported": Kind(505, "HTTP Version Not Supported", when="It is another version of HTTP."),
 }
 

@@ -84,7 +84,7 @@ def parse(
         raise invalid_field("sku", "letters, digits, '.', '_' and '-', 64 at most")
     buyer = fields.get("buyer")
     if buyer is not None and not is_buyer(buyer, buyer_max):
-        raise invalid_field("buyer", f"1 to {buyer_max} printable characters")
+        raise invalid_field("buyer", f"1 to {buyer_max} printable characters, and not `erased`")
     return Purchase(int(quantity), sku, buyer, key), as_json
 
 

@@ -75,8 +75,8 @@ def parse(url: str) -> tuple[str, str]:
     except ValueError:
         host = None
     if host is None or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-        shown = "" if "@" in url else f" {url!r}:"  # there may be a password in it
-        raise ConfigurationError(f"not an etcd endpoint:{shown} say http://host:2379 (user and password apart)")
+        # It is not quoted: there may be a password in it, also without an @, if the end is missing.
+        raise ConfigurationError("not an etcd endpoint: say http://host:2379 (user and password apart)")
     return parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

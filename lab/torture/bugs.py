@@ -513,10 +513,11 @@ def _expires_what_is_paid() -> None:
         ),
     )()
 
-    def give_back(self: decision._Now, being_paid: set[str]) -> None:
+    def give_back(self: decision._Now, being_paid: set[str]) -> bool:
         for number in self.snapshot.due:
             if (order := self.records.get(number)) is not None:
                 self._release(order, EventKind.EXPIRED, OrderState.EXPIRED)
+        return True
 
     decision._Now.give_back = give_back  # type: ignore[method-assign]
 
@@ -565,7 +566,7 @@ def _no_mercy() -> None:
 
 def _nothing_runs_out() -> None:
     """Holds that have run out stay held."""
-    decision._Now.give_back = lambda self, being_paid: None  # type: ignore[method-assign]
+    decision._Now.give_back = lambda self, being_paid: True  # type: ignore[method-assign]
 
 
 def _restocks_again() -> None:

@@ -255,6 +255,15 @@ def test_an_instance_reaches_its_servers(lock: str, store: str, ports: set[int])
     assert {port["port"] for port in policy["spec"]["egress"][1]["ports"]} == ports
 
 
+@pytest.mark.parametrize(
+    ("refunds", "port"), [("stripe://sk_live_1", 443), ("https://shop.example:8443/refunds", 8443)]
+)
+def test_an_instance_reaches_who_gives_money_back(refunds: str, port: int) -> None:
+    """Stripe, or the shop's own address."""
+    [policy] = of_kind(template(f"--set=secrets.SECKILL_REFUNDS={refunds}"), "NetworkPolicy")
+    assert port in {port["port"] for port in policy["spec"]["egress"][1]["ports"]}
+
+
 @pytest.mark.parametrize("case", [*CASES, "seckill.yaml"])
 def test_every_variable_is_a_setting_with_a_possible_value(case: str) -> None:
     """Each variable is a setting, and the service would start with their values."""

@@ -252,7 +252,13 @@ async def test_a_shop_that_makes_its_refunds_itself(etcd: EtcdMember, valkey: Va
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("stripe://", "key"), ("stripe://pk_live_1", "key"), ("ftp://shop", "not stripe"), ("https://a/b", "SECRET")],
+    [
+        ("stripe://", "key"),
+        ("stripe://pk_live_1", "key"),
+        ("stripe://sk_live", "key"),
+        ("ftp://shop", "not stripe"),
+        ("https://a/b", "SECRET"),
+    ],
 )
 def test_bad_settings_are_named(url: str, why: str) -> None:
     """What is no provider is refused at the start."""

@@ -101,7 +101,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
         done = seckill("stock", "set", "5", "--new-sale", "--export", str(tmp_path / name), env=env)
         assert done.returncode == 1  # the command asks all the same
     lines = [json.loads(line) for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
-    with (tmp_path / "orders.csv").open(newline="") as file:
+    with (tmp_path / "orders.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     assert [one["buyer"] for one in lines] == [one["buyer"] for one in rows] == ["ann", "b,ob", 'c"id']
     assert [one["order"] for one in lines] == [one["order"] for one in rows]

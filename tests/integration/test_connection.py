@@ -16,7 +16,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import fencelock
 from app.main import create_app
+from app.sale import Shop
 from app.server import Server
+from app.web import admission
 from app.web.connection import Connection
 from lab.servers import EtcdMember, Valkey
 from tests.harness.clients import BUYERS, FOREIGN_PAGES
@@ -423,6 +425,47 @@ async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etc
             assert (level["stock"], level["lucky"]) == (999, 1)
 
 
+async def test_readers_who_have_hung_up_are_passed_over(
+    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When their turn comes, whatever they asked for: nothing is read for them, and one who still waits is answered."""
+    read = 0
+
+    async def order(*_: Any) -> None:
+        nonlocal read
+        read += 1
+
+    monkeypatch.setattr(Shop, "order", order)
+    monkeypatch.setattr(admission, "_REST", 10**9)  # while a buyer waits two readers have their turn, and then nobody
+    monkeypatch.setattr(admission, "_REST_MAX_S", 3600)
+    request = f"GET /holds/default~1-1~{32 * '0'} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with fencelock.connect(lock_url(etcd.endpoint)) as backend:
+        async with served(etcd, valkey, Connection, purchase_timeout_ms=60_000) as one:
+            await fill(one)
+            turns = cast(Any, one.server.config.app)._readers._begun
+            async with backend.aio.lock("/seckill/lock/all"):
+                buyer = asyncio.create_task(one.ask(REQUESTS["get"]))
+                await eventually_async(lambda: one.waiting == 1, "a buyer waits")
+                readers = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(40)]
+                for _, writer in readers:
+                    writer.write(request)
+                await eventually_async(lambda: len(turns._waiting) >= 37, "they wait")
+                for number, (_, writer) in enumerate(readers[:-1]):
+                    if number % 2:
+                        writer.transport.abort()
+                    else:
+                        writer.close()
+                there = one.server.server_state.connections
+                await eventually_async(lambda: one.gone + len(there) <= 2, "who are left is known")
+            await buyer
+            turns._rest(0.0)  # no buyer waits any more
+            reader, writer = readers[-1]
+            async with asyncio.timeout(WITHIN_S):
+                assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
+            writer.close()
+            assert read <= 4
+
+
 async def test_requests_that_do_not_wait_for_answers(etcd: EtcdMember, valkey: Valkey) -> None:
     """Of pipelined requests only the first is answered, however quickly, and then the connection ends."""
     async with served(etcd, valkey, Connection) as one:
@@ -496,6 +539,46 @@ async def test_a_reader_that_sends_no_more_is_answered(etcd: EtcdMember, valkey:
             writer.close()
 
 
+@pytest.mark.parametrize("path", ["/holds", "/payments/webhook", "/control/login", "/stock"])
+async def test_a_body_that_breaks_off_into_nonsense_is_refused_at_once(
+    etcd: EtcdMember, valkey: Valkey, path: str
+) -> None:
+    """It keeps no place until it is late, which is never here."""
+    async with served(etcd, valkey, Connection, request_timeout_ms=600_000) as one:
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head.encode() + b"5\r\nabcde\r\n")
+        await asyncio.sleep(0)
+        writer.write(b"no number\r\n")
+        async with asyncio.timeout(WITHIN_S):
+            said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"urn:seckill:bad-request" in said
+        assert said.count(b"HTTP/1.1 ") == 1
+        writer.close()
+        await eventually_async(lambda: not one.server.server_state.connections, "no connection is left")
+
+
+async def test_half_a_wish_is_none(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A request to cancel one of two units, whose client hangs up in the middle of it, does not cancel both."""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        wish = '{"buyer": "ann", "quantity": 2}'
+        held = await one.ask(f"POST /holds HTTP/1.1\nHost: x\nContent-Length: {len(wish)}\n\n{wish}")
+        order = json.loads(held[-1])["id"]
+        head = f"POST /holds/{order}/cancel HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        writer.write(f'{head}5\r\n{{"uni\r\n'.encode())
+        await eventually_async(lambda: len(one.server.server_state.connections) == 1, "it is here")
+        writer.write_eof()
+        async with asyncio.timeout(WITHIN_S):
+            assert await reader.read() == b""
+        await eventually_async(lambda: not one.server.server_state.tasks, "it is over")
+        level = json.loads((await one.ask("GET /stock HTTP/1.1\nHost: x\n"))[-1])
+        assert (level["stock"], level["held"]) == (998, 2)
+        writer.close()
+
+
 async def test_purchases_and_other_requests_share_a_connection(
     etcd: EtcdMember, valkey: Valkey, started: list[str]
 ) -> None:
@@ -525,6 +608,8 @@ async def test_purchases_and_other_requests_share_a_connection(
         ("GET /healthz HTTP/1.1\n", 400),
         ("POST /stock/reduce HTTP/1.1\nHost: x\nHost: y\n", 400),
         ("GET /stock HTTP/1.1\nHost: x\nHost: x\n", 400),
+        ("POST /holds HTTP/1.1\nHost: x\nTransfer-Encoding: gzip, chunked\n", 501),
+        ("POST /holds HTTP/1.1\nHost: x\nTransfer-Encoding: gzip\nTransfer-Encoding: chunked\n", 501),
         ("GET /stock HTTP/2.0\nHost: x\n", 505),
         ("POST /stock/reduce HTTP/0.9\nHost: x\n", 505),
     ],

@@ -80,6 +80,7 @@ CASES: dict[str, tuple[str, dict[str, str], Any, int, str]] = {
     "a hold of nothing": (HOLD, {}, {"sku": "gone", "buyer": "ann"}, 200, "sold_out"),
     "a hold of no such item": (HOLD, {}, {"sku": "none", "buyer": "ann"}, 404, "unknown-item"),
     "a hold of nobody": (HOLD, {}, {"sku": "paid"}, 422, "invalid-request"),
+    "a hold of all whose names are gone": (HOLD, {}, {"sku": "paid", "buyer": "erased"}, 422, "invalid-request"),
     "a hold with a parameter": (f"{HOLD}?sku=paid", {}, {"buyer": "ann"}, 422, "invalid-request"),
     "a hold with a field too many": (HOLD, {}, {"buyer": "ann", "price": 1}, 422, "invalid-request"),
     "a hold of too many": (HOLD, {}, {"buyer": "ann", "quantity": 2_000_000}, 422, "invalid-request"),
@@ -168,8 +169,9 @@ async def test_each_payment_at_three_doors(http: httpx.AsyncClient, paid: Paid) 
         " b",
         " d",
     ]
-    wrong = await paid(http, first, {"payment_ref": "p", "amount": -1})
-    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "amount")
+    for field, value in (("amount", -1), ("payment_ref", "p\n2"), ("payment_ref", "p\0"), ("payment_ref", "\u202ep")):
+        wrong = await paid(http, first, {"payment_ref": "p", field: value})
+        assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, field)
 
 
 async def waiting(http: httpx.AsyncClient) -> float:

@@ -152,7 +152,7 @@ async def test_the_export(http: httpx.AsyncClient) -> None:
     text = await http.get("/orders/export", params={"format": "csv"})
     assert text.headers["Content-Type"] == "text/csv; charset=utf-8"
     assert 'filename="orders.csv"' in text.headers["Content-Disposition"]
-    rows = list(csv.DictReader(io.StringIO(text.text)))
+    rows = list(csv.DictReader(io.StringIO(text.content.decode("utf-8-sig"))))
     assert [one["buyer"] for one in rows] == ["'=1+1", "'+ann", "'-bob", "'@cy", names[4]]
     lines = (await http.get("/orders/export", params={"format": "jsonl"})).text.splitlines()
     assert [json.loads(line)["buyer"] for line in lines] == list(names)

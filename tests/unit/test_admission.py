@@ -5,9 +5,12 @@ import json
 import time
 from typing import Any
 
-from app.web.admission import Admission
+import pytest
 
-SCOPE = {"type": "http", "method": "GET", "path": "/stock"}
+from app.web.admission import Admission
+from app.web.call import GONE
+
+SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/stock", "state": {}}
 
 
 class App:
@@ -112,6 +115,37 @@ async def test_a_few_are_refused_at_each_turn_in_their_order() -> None:
     assert refused == list(range(100))
     app.may_answer.set()
     await asyncio.gather(in_hand, *asked)
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+async def test_readers_who_have_hung_up_are_passed_over(at_once: int) -> None:
+    """In favour of one who still waits, be it for an answer or for a refusal; what changes something is done."""
+    app = App()
+    admission = Admission(app, at_once=at_once, buyers_wait=nobody)
+    first = asyncio.create_task(ask(admission))
+    await settle()
+
+    async def gone(method: str) -> None:
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            assert method == "PUT", message
+
+        scope = SCOPE | {"method": method, "path": f"/{method}", "state": {GONE: lambda: True}}
+        await admission(scope, receive, send)
+
+    left = [asyncio.create_task(gone("GET")) for _ in range(40)] + [asyncio.create_task(gone("PUT"))]
+    last = asyncio.create_task(ask(admission, "/there"))
+    for _ in range(12):  # in as many turns two of them each would have had theirs
+        await asyncio.sleep(0)
+    assert app.begun == (["/stock", "/PUT", "/there"] if at_once > 1 else ["/stock"])
+    assert last.done() == (at_once == 1)
+    app.may_answer.set()
+    assert ((await first)[0], (await last)[0]) == (200, 200 if at_once > 1 else 503)
+    for one in left[-1:]:
+        one.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 async def test_those_who_go_make_room() -> None:

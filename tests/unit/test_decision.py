@@ -1,10 +1,29 @@
 """The decision gives units to purchases."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BuyerRequired, KeyReused
-from app.orders import Command, Hold, HoldOutcome, OrderId, Outcome, Purchase, Settled, Snapshot, decide
+from app.orders import (
+    Command,
+    EventKind,
+    Expire,
+    ExpiryOutcome,
+    Extend,
+    ExtendOutcome,
+    Hold,
+    HoldOutcome,
+    OrderId,
+    OrderState,
+    Outcome,
+    Purchase,
+    Record,
+    Settled,
+    Snapshot,
+    decide,
+)
 from app.orders.decision import Decision, Windows
 
 quantities = st.lists(st.integers(1, 8), max_size=60)
@@ -114,3 +133,22 @@ def test_what_has_a_price_is_held(line: list[Purchase], stock: int, limit: int, 
     held, rest = decided[: len(commands) - len(line)], decided[len(commands) - len(line) :]
     assert [one.outcome for one in held] == [HoldOutcome.HELD] * len(held)
     assert {one.outcome for one in rest if one.error is None and one.repeats is None} <= {Outcome.HOLD_REQUIRED}
+
+
+def test_what_only_the_stores_clock_ends_stays_held() -> None:
+    """Of the holds that are due by it, those go back that are due by the other one; the others can be extended."""
+    ends = {"1-1": 1_000, "1-2": 2_000, "1-3": 9_000}
+    records = {
+        number: Record(number, "s", OrderState.HELD, 1, pay_by_ms=due_ms, due_ms=due_ms)
+        for number, due_ms in ends.items()
+    }
+    about: dict[str, Any] = {"held": 3, "records": records, "due": [*ends], "more_due": True, "now_ms": 90_000}
+    wishes: list[Command] = [Expire("default"), Extend("default", "1-3", "s")]
+    decided = decide(Snapshot(0, 0, **about), wishes, due_by_ms=3_000)
+    assert [(one.kind, one.after.number) for one in decided.changes] == [
+        (EventKind.EXPIRED, "1-1"),
+        (EventKind.EXPIRED, "1-2"),
+        (EventKind.EXTENDED, "1-3"),
+    ]
+    assert outcomes(decided.decisions) == [ExpiryOutcome.DONE, ExtendOutcome.EXTENDED]  # else it would be asked again
+    assert outcomes(decide(Snapshot(0, 0, **about), wishes).decisions) == [ExpiryOutcome.MORE, ExtendOutcome.EXPIRED]

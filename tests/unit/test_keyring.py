@@ -42,7 +42,7 @@ def test_secrets_are_separated_by_blanks(given: str, found: list[str]) -> None:
     assert secrets_of(SecretStr(given)) == found
 
 
-SHORT = "a secret has 32 bytes or more, and no blanks"
+SHORT = "a secret has 32 bytes or more, and no blanks or invisible characters"
 NONE = "not a public key in PEM"
 
 
@@ -50,6 +50,11 @@ NONE = "not a public key in PEM"
     ("given", "said"),
     [
         ("short", SHORT),
+        (f"{KEY}\u200b", SHORT),
+        (f"\ufeff{KEY}", SHORT),
+        (f"{KEY}\0", SHORT),
+        (f"sk_live_{KEY}", "this is an API key; make a secret of its own"),
+        (f"'{KEY}'", "it is in quotes, which count here: leave them out"),
         (f"{KEY} {KEY[:-1]}", f"secret 2 of 2: {SHORT}"),
         ("a sentence of more than 32 bytes, with blanks", f"secret 1 of 9: {SHORT}"),
         (f"{ONE}{TWO.replace('-----END', '----END')}", f"secret 2 of 2: {NONE}"),

@@ -1,5 +1,8 @@
 """How an order stands: what is known of its payments, and its texts in both layouts; and its row in a file."""
 
+import csv
+import io
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from app.orders import Confirm, EventKind, Order, OrderState, Payment, Record, Refund, Snapshot, decide
 from app.orders.record import first_steps
 from app.orders.view import COLUMNS, row
-from app.sale.export import lines
+from app.sale.export import head, lines
 
 SECRET = 32 * "a"
 
@@ -78,3 +81,37 @@ def test_a_row_has_lists() -> None:
     assert row(order)["refunds_due"] == ["p2", "=p3"]
     assert ",p2 =p3,,,0,0,,," in lines([order], "csv")
     assert SECRET not in lines([order], "csv") + lines([order], "jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        (" \u00a0@SUM(A1)", "' \u00a0@SUM(A1)"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\ufe631", "'\ufe631"),
+        ("\n=1", "'\n'=1"),
+        ("\tann", "'\tann"),
+        ("x;=1+1", "x;'=1+1"),
+        ("x\t -1|+2", "x\t' -1|'+2"),
+        ('a "=1"', 'a "\'=1"'),
+        ("00123", "'00123"),
+        ("00123456789012345678", "'00123456789012345678"),
+        ("1e5", "'1e5"),
+        ("3-4", "'3-4"),
+        ("2026/11/27", "'2026/11/27"),
+        ("12345678901", "12345678901"),
+        ("0", "0"),
+        ("Anna-Maria, 7+1", "Anna-Maria, 7+1"),
+        ("王=1", "王=1"),
+    ],
+)
+def test_a_spreadsheet_shows_a_name_as_it_is(name: str, cell: str) -> None:
+    """Whatever separates its cells: none is a formula, and no number or date is written in another way."""
+    order = Order("default", begun(2)._replace(buyer=name), None, "i", 1, "b", 1.0)
+    read = list(csv.DictReader(io.StringIO((head("csv") + lines([order], "csv")).removeprefix("\ufeff"), newline="")))
+    assert [one["buyer"] for one in read] == [cell]
+    for separator in ",;\t|":
+        for line in csv.reader(io.StringIO(lines([order], "csv"), newline=""), delimiter=separator):
+            assert not [one for one in line if one.lstrip().startswith(tuple("=+-@\uff1d\ufe63"))]
+    assert json.loads(lines([order], "jsonl"))["buyer"] == name

@@ -110,6 +110,7 @@ def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyP
         ("LOCK s3cret", "not a lock's URL; it looks like scheme"),
         ("LOCK etcd://u:s3cret/pw@h:1", "not a lock's URL; it looks like scheme"),
         ("LOCK etcd://u:s3cret@h:port", "not an etcd endpoint"),
+        ("LOCK etcd://u:s3cret", "not an etcd endpoint"),
         ("LOCK etcd://u:s3cret@h:1?ca=x", "etcd:// has no option 'ca'; it knows"),
         ("LOCK etcds://u:s3cret@h:1?ca_file=/no/such/file", "etcd's TLS file can't be read"),
         ("LOCK redis://:s3cret@h:port/0", "not the URL of a server for locks: say redis"),
@@ -255,12 +256,13 @@ def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_pat
 GOOD = "whsec_" + base64.b64encode(b"a secret of 24 bytes, ok").decode()
 SIGNING = "a secret is whsec_ and 24 random bytes or more in base64"
 API_KEY = "this is an API key; the signing secret begins with whsec_"
+AN_ADDRESS = "no address has a blank or an invisible character in it"
 SENT = "8 visible ASCII characters or more: it is sent in a header"
 
 
 def test_a_secret_with_a_line_break_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Secret that is made of a file has one, and it does no harm; nothing but blanks is no secret."""
-    for name in ("PAYMENTS_SECRET", "STRIPE_SECRET", "SHOP_TOKEN", "BUYER_KEY"):
+    for name in ("PAYMENTS_SECRET", "STRIPE_SECRET", "SHOP_TOKEN", "BUYER_KEY", "ALIPAY_KEY"):
         monkeypatch.setenv(PREFIX + name, f"{GOOD}\n")
         assert secrets_of(getattr(load(), name.lower())) == [GOOD]
         monkeypatch.setenv(PREFIX + name, " \n")
@@ -284,11 +286,33 @@ def test_a_secret_with_a_line_break_behind_it(monkeypatch: pytest.MonkeyPatch) -
         ("SHOP_TOKEN", "long-enough s3cret", f"secret 2 of 2: {SENT}"),
         ("SHOP_TOKEN", "s3crets-of-é", SENT),
         ("ADMIN_TOKEN", "long-enough\n", SENT),
+        ("ADMIN_TOKEN", "sk_live_s3cret", "this is an API key; make a token of its own"),
+        ("SHOP_TOKEN", "other-token rk_test_s3cret", "secret 2 of 2: this is an API key; make a token of its own"),
+        ("SHOP_TOKEN", '"long-enough"', "it is in quotes, which count here: leave them out"),
+        ("PAYMENTS_SECRET", f"'{GOOD}'", "it is in quotes, which count here: leave them out"),
+        ("PROVIDER_SECRETS", "mine:s3cret s3cret", "entry 2 is not a provider's name, a colon, and its secret"),
+        ("PROVIDER_SECRETS", "mine:", "entry 1 is not a provider's name, a colon, and its secret"),
+        ("WEBHOOK_URL", "https://shop.example/ev ents", AN_ADDRESS),
+        ("WEBHOOK_URL", "https://shop.example/events\u200b", AN_ADDRESS),
+        ("REFUNDS", "stripe://sk_live_s3c\x7fret", AN_ADDRESS),
     ],
 )
 def test_a_secret_that_can_not_be_used(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
     """The start ends with the setting, which of its secrets it is, and what is wrong, but not with the secret."""
     assert refusal(monkeypatch, {PREFIX + name: value}) == f"{PREFIX}{name}: {said}"
+
+
+def test_an_address_with_a_line_break_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be another address; one that is made of a file has one."""
+    for name, value in (("WEBHOOK_URL", "https://shop.example/events"), ("REFUNDS", "stripe://sk_live_s3cret00")):
+        monkeypatch.setenv("SECKILL_WEBHOOK_SECRET", GOOD)
+        monkeypatch.setenv(PREFIX + name, f" {value} \r\n")
+        found = getattr(load(), name.lower())
+        assert found.get_secret_value() == value
+        monkeypatch.setenv(PREFIX + "WEBHOOK_SECRET", "")
+        monkeypatch.setenv(PREFIX + name, " \n")
+        assert getattr(load(), name.lower()) is None
+        monkeypatch.delenv(PREFIX + name)
 
 
 # -- variables that were replaced --------------------------------------------------------------------------------------

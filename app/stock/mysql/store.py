@@ -489,6 +489,10 @@ class TransactionalStockStore(StockStore):
         return await self._run(self._readers, lambda call: tables.exchange_notices(call, put, drop))
 
     @override
+    async def now_ms(self, *, timeout_s: float | None = None) -> int:
+        return await self._run(self._readers, tables.find_now_ms, timeout_s)
+
+    @override
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
         # A write, as a replica, or a server that was made read-only, answers a SELECT as if all were well.
         limit_s = self._client.timeout_s if timeout_s is None else min(timeout_s, self._client.timeout_s)

@@ -471,6 +471,12 @@ async def write_something(call: Call) -> None:
     )
 
 
+async def find_now_ms(call: Call) -> int:
+    """Find the server's clock, in ms since 1970."""
+    ((now_ms,),) = await rows_of(call, f"SELECT {_NOW_US} DIV 1000")
+    return int(now_ms)
+
+
 async def find_group_writes(call: Call) -> str | None:
     """Find the setting by which several servers can write at once, if the server is in such a group."""
     return group_of(await rows_of(call, GROUP))

@@ -402,6 +402,12 @@ class RedisOperations(StockStore):
         return found
 
     @override
+    async def now_ms(self, *, timeout_s: float | None = None) -> int:
+        async with self._readers.commands(timeout_s) as redis:
+            seconds, us = await redis.time()
+        return int(seconds) * 1000 + int(us) // 1000
+
+    @override
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
         if not self._clustered:
             await self._ping_at(DEFAULT_SKU, "seckill:ping", timeout_s)

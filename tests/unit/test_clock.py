@@ -1,0 +1,120 @@
+"""The store's clock counts for what holds begin with; it ends none of them by a jump."""
+
+import logging
+
+import pytest
+
+from app.sale.clock import StoreClock
+
+DAY_S = 86_400.0
+HOLD_S = 1620.0  # how long a hold lasts at most
+
+
+class Clocks:
+    """Three clocks: the store's, ours on the wall, and the time that has passed since the machine was started."""
+
+    def __init__(self, *, store_ahead_s: float = 0.0) -> None:
+        self.passed = 5000.0
+        self.wall_s = 1_800_000_000.0
+        self.store_s = self.wall_s + store_ahead_s
+        self.ours = StoreClock(wall=lambda: self.wall_s, passed=lambda: self.passed)
+
+    def go_on(self, for_s: float, *, of_store_s: float | None = None, ask_every_s: float = 5.0) -> None:
+        """Let time pass, and ask the store now and then."""
+        steps = max(1, round(for_s / ask_every_s))
+        for _ in range(steps):
+            self.passed += for_s / steps
+            self.wall_s += for_s / steps
+            self.store_s += (for_s if of_store_s is None else of_store_s) / steps
+            self.hear()
+
+    def hear(self, *, took_s: float = 0.01) -> None:
+        self.ours.hear(round(self.store_s * 1000), self.passed - took_s)
+
+    @property
+    def ahead_s(self) -> float:
+        return round(self.ours.ahead_s(HOLD_S))
+
+
+def test_a_clock_that_goes_as_time_does_counts() -> None:
+    """Also if it is slewed, if the answer takes long, and if it differs by seconds since another server took over."""
+    clocks = Clocks(store_ahead_s=3.0)
+    clocks.go_on(40_000, of_store_s=40_000 * 1.0005)
+    clocks.store_s -= 25
+    clocks.go_on(60)
+    clocks.passed += 120  # we were stopped between question and answer
+    clocks.wall_s += 120
+    clocks.hear(took_s=120)
+    assert (clocks.ahead_s, clocks.ours.jump_s, clocks.ours.warnings) == (0, 0, [])
+    clocks.store_s += 120
+    clocks.go_on(1)
+    assert clocks.ours.now == pytest.approx(clocks.store_s, abs=0.1)
+
+
+def test_a_jump_ahead_counts_once_no_hold_from_before_can_be_open(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told as long as it lasts, and a second jump begins all over."""
+    clocks = Clocks()
+    clocks.go_on(600)
+    clocks.store_s += DAY_S
+    with caplog.at_level(logging.WARNING):
+        clocks.hear()
+        clocks.go_on(HOLD_S - 10)
+    assert clocks.ahead_s == DAY_S
+    ahead, jumped = clocks.ours.warnings
+    assert ahead == "the store's clock is 86,400 s ahead of this instance's: one of the two is wrong"
+    assert jumped == (
+        "the store's clock is 86,400 s ahead of the time that has passed: holds end by the latter until it is right"
+    )
+    assert [record.getMessage() for record in caplog.records] == [ahead, jumped]
+    assert clocks.ours.now == pytest.approx(clocks.store_s, abs=0.1)  # what is told is by the store's all the same
+    clocks.go_on(20)
+    assert clocks.ahead_s == 0
+    assert clocks.ours.ahead_s(2 * HOLD_S) == pytest.approx(DAY_S, abs=1)  # of an item whose holds last longer
+    clocks.store_s += DAY_S
+    clocks.hear()
+    assert clocks.ahead_s == 2 * DAY_S
+
+
+def test_a_clock_that_is_right_again_counts_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it has said in between."""
+    clocks = Clocks()
+    clocks.go_on(60)
+    clocks.store_s += DAY_S
+    clocks.go_on(300)
+    clocks.store_s -= DAY_S
+    with caplog.at_level(logging.INFO):
+        clocks.go_on(5)
+    assert (clocks.ahead_s, clocks.ours.warnings) == (0, [])
+    assert caplog.messages[2:] == ["the store's clock is right again"]
+
+
+@pytest.mark.parametrize("ahead_s", [DAY_S, -900.0])
+def test_an_instance_that_starts_later_notices_it_too(ahead_s: float) -> None:
+    """By its wall clock, as it has seen no jump."""
+    clocks = Clocks(store_ahead_s=ahead_s)
+    clocks.hear()
+    assert clocks.ahead_s == max(0, ahead_s)
+    assert clocks.ours.offset_s == pytest.approx(ahead_s, abs=0.1)
+    assert len(clocks.ours.warnings) == 2
+
+
+def test_a_clock_that_stands_still_or_jumps_back_is_told() -> None:
+    """Nothing ends early by that, and nothing can be done about what ends late."""
+    for stop_s, back_s in ((300.0, 0.0), (0.0, 900.0)):
+        clocks = Clocks()
+        clocks.go_on(60)
+        clocks.store_s -= back_s
+        clocks.go_on(stop_s or 60, of_store_s=0.0 if stop_s else None)
+        assert clocks.ours.jump_s < -30
+        assert clocks.ahead_s == 0
+        assert clocks.ours.warnings[-1].endswith("behind the time that has passed: holds last that much longer")
+
+
+def test_the_wall_clock_of_an_instance_may_jump() -> None:
+    """It is told, and moves nothing."""
+    clocks = Clocks()
+    clocks.go_on(60)
+    clocks.wall_s -= 3600
+    clocks.go_on(60)
+    assert clocks.ahead_s == 0
+    assert clocks.ours.warnings == ["the store's clock is 3,600 s ahead of this instance's: one of the two is wrong"]
