@@ -96,7 +96,15 @@ async def _audited(level: Level, store: StockStore) -> Audit:
     async for page in _pages(store, level, None):
         for event in page:
             ledger.add(event)
-    return ledger.compare(level)
+    return await _compared(ledger, level, store)
+
+
+async def _compared(ledger: Ledger, level: Level, store: StockStore) -> Audit:
+    """Compare, and look up the hold that ends first if the store seems not to know of it."""
+    found = ledger.compare(level)
+    if (number := ledger.overlooked(level)) is not None:
+        found.violations += ledger.check_hold(level, number, await store.order(level.sku, number))
+    return found
 
 
 async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
@@ -336,7 +344,7 @@ class Auditor:
                 tally.add(one)
             if time.monotonic() - said_at > _SAY_EVERY_S:
                 said_at = time.monotonic()
-                _log.info("audit: looked at %d of %d items", first + _LOOKED_AT_ONCE, len(skus))
+                _log.info("audit: looked at %d of %d items", min(first + _LOOKED_AT_ONCE, len(skus)), len(skus))
         return tally
 
     async def _look_at_page(self, skus: list[str]) -> list[Audit]:
@@ -398,7 +406,7 @@ class Auditor:
                 await self._rest(began)
                 began = time.monotonic()
             self._ledgers[sku] = ledger
-        return ledger.compare(level)
+        return await _compared(ledger, level, self._store)
 
     async def _rest(self, began: float) -> None:
         worked_s = time.monotonic() - began

@@ -190,7 +190,7 @@ async def test_what_was_tampered_with_is_found(
             assert (await a_round(auditor)).violations == {"default": 2}
             said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
             assert len(said) == 3
-            assert "stock + lucky is 999, but 1000" in said[0]
+            assert "stock + sold is 999, but 1000" in said[0]
             assert any("idempotency key that an earlier order has" in line for line in said)
             secrets = [answer.order.secret for answer in answers if isinstance(answer, Answer) and answer.order]
             assert len(secrets) == 5
