@@ -165,6 +165,7 @@ class Auditor:
         self._tasks: list[asyncio.Future[Any]] = []
         self._leadership: AsyncLeadership | None = None
         self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
+        self._heard_at = 0.0  # the verdict, by a clock of ours that nobody sets: the auditor's may be another
 
     @property
     def leads(self) -> bool:
@@ -173,9 +174,8 @@ class Auditor:
 
     @property
     def fresh_verdict(self) -> AuditVerdict | None:
-        """The last verdict; None if it is older than three intervals."""
-        verdict = self.verdict
-        return verdict if verdict and verdict.at > time.time() - _FRESH * self._every_s else None
+        """The last verdict; None if it was heard more than three intervals ago."""
+        return self.verdict if time.monotonic() - self._heard_at < _FRESH * self._every_s else None
 
     @property
     def violations(self) -> int:
@@ -219,7 +219,9 @@ class Auditor:
         while True:
             try:
                 async for leader in self._election.observe():
-                    self.verdict = (leader and AuditVerdict.parse(leader.value)) or self.verdict
+                    told = leader and AuditVerdict.parse(leader.value)
+                    if told and told != self.verdict:  # each round's is another one
+                        self.verdict, self._heard_at = told, time.monotonic()
                 return
             except Exception:
                 _log.exception("unexpected error in listening to the auditor")

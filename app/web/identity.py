@@ -8,11 +8,15 @@ from app.errors import BuyerNotSigned, BuyerRequired, ConfigurationError
 from app.keyring import each
 
 BUYER_MAX: Final = 100
-# No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
-# emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can say it.)
-BUYER_PATTERN: Final = r"[^\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]+"
-# Nor halves of characters, which JSON can say; no schema can forbid them, as no UTF-8 has them.
-_BUYER: Final = re.compile(BUYER_PATTERN.replace("]", r"\ud800-\udfff]"))
+# No control characters, and none that break lines, show text in another order or can't be seen. The joiners in Persian
+# names and in emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can
+# say it.)
+BUYER_PATTERN: Final = (
+    r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
+    r"\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb]+"
+)
+# Nor halves of characters, which JSON can say, nor tags; no schema can forbid them in a way that all programs know.
+_BUYER: Final = re.compile(BUYER_PATTERN.replace("]", r"\ud800-\udfff\U000e0000-\U000e007f]"))
 TOKEN_MAX: Final = 2048
 _LEEWAY_S: Final = 10  # between the shop's clock and ours
 _AUDIENCE: Final = "seckill"

@@ -340,6 +340,11 @@ def order_of(sku: str, entry_id: str, fields: dict[str, str], record: str | None
         raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None
 
 
+def is_gone(fields: Mapping[str, str], record: str | None) -> bool:
+    """Return whether an order that began as held has no record: a new sale came between the reads of the two."""
+    return not record and fields.get("kind") == OrderState.HELD
+
+
 def change_of(sku: str, entry_id: str, fields: dict[str, str]) -> Change:
     """Parse an entry of the operators' log. Raises `StockCorrupt`."""
     try:
