@@ -165,6 +165,7 @@ class Auditor:
         self._tasks: list[asyncio.Future[Any]] = []
         self._leadership: AsyncLeadership | None = None
         self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
+        self._learned = False  # the orders that it misses: we notice ourselves that these are gone
         self._heard_at = 0.0  # the verdict, by a clock of ours that nobody sets: the auditor's may be another
 
     @property
@@ -197,8 +198,11 @@ class Auditor:
         return {sku: (level.stock, level.lucky) for sku, level in shown}
 
     def halted(self, sku: str) -> StockError | None:
-        """The reason why an item must not be sold: the auditor, whichever instance that is, misses orders of it."""
-        missing = self._told_missing
+        """The reason why an item must not be sold: the auditor, whichever instance that is, misses orders of it.
+
+        If none is heard any more, who would say that they are there again, or given up, our own look decides.
+        """
+        missing = () if self._learned and self.fresh_verdict is None else self._told_missing
         return StockBehind(behind(sku)) if missing and (sku in missing or _ALL in missing) else None
 
     @property
@@ -221,8 +225,15 @@ class Auditor:
                 async for leader in self._election.observe():
                     told = leader and AuditVerdict.parse(leader.value)
                     if told and told != self.verdict:  # each round's is another one
+                        self._learned = self._learned and told.missing == self._told_missing
                         self.verdict, self._heard_at = told, time.monotonic()
+                    if self._told_missing and not self._learned:
+                        await read_record(self._election, self._store)
+                        self._learned = True
                 return
+            except LockUnavailable as error:
+                _log.debug("not learned which orders are missing: %s", error)
+                await asyncio.sleep(_AWAY_PAUSE_S)
             except Exception:
                 _log.exception("unexpected error in listening to the auditor")
                 await asyncio.sleep(_AWAY_PAUSE_S)
@@ -276,8 +287,8 @@ class Auditor:
         record = Record(self._leadership)
         while self.leads:
             try:
+                await record.write(self._store.marks())  # first: others read there what is missed
                 await self._look_for_missing()
-                await record.write(self._store.marks())
             except LockLost:
                 return
             except EXPECTED as error:
