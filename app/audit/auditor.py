@@ -96,7 +96,15 @@ async def _audited(level: Level, store: StockStore) -> Audit:
     async for page in _pages(store, level, None):
         for event in page:
             ledger.add(event)
-    return ledger.compare(level)
+    return await _compared(ledger, level, store)
+
+
+async def _compared(ledger: Ledger, level: Level, store: StockStore) -> Audit:
+    """Compare, and look up the hold that ends first if the store seems not to know of it."""
+    found = ledger.compare(level)
+    if (number := ledger.overlooked(level)) is not None:
+        found.violations += ledger.check_hold(level, number, await store.order(level.sku, number))
+    return found
 
 
 async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
@@ -157,6 +165,8 @@ class Auditor:
         self._tasks: list[asyncio.Future[Any]] = []
         self._leadership: AsyncLeadership | None = None
         self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
+        self._learned = False  # the orders that it misses: we notice ourselves that these are gone
+        self._heard_at = 0.0  # the verdict, by a clock of ours that nobody sets: the auditor's may be another
 
     @property
     def leads(self) -> bool:
@@ -165,9 +175,8 @@ class Auditor:
 
     @property
     def fresh_verdict(self) -> AuditVerdict | None:
-        """The last verdict; None if it is older than three intervals."""
-        verdict = self.verdict
-        return verdict if verdict and verdict.at > time.time() - _FRESH * self._every_s else None
+        """The last verdict; None if it was heard more than three intervals ago."""
+        return self.verdict if time.monotonic() - self._heard_at < _FRESH * self._every_s else None
 
     @property
     def violations(self) -> int:
@@ -189,8 +198,11 @@ class Auditor:
         return {sku: (level.stock, level.lucky) for sku, level in shown}
 
     def halted(self, sku: str) -> StockError | None:
-        """The reason why an item must not be sold: the auditor, whichever instance that is, misses orders of it."""
-        missing = self._told_missing
+        """The reason why an item must not be sold: the auditor, whichever instance that is, misses orders of it.
+
+        If none is heard any more, who would say that they are there again, or given up, our own look decides.
+        """
+        missing = () if self._learned and self.fresh_verdict is None else self._told_missing
         return StockBehind(behind(sku)) if missing and (sku in missing or _ALL in missing) else None
 
     @property
@@ -211,8 +223,17 @@ class Auditor:
         while True:
             try:
                 async for leader in self._election.observe():
-                    self.verdict = (leader and AuditVerdict.parse(leader.value)) or self.verdict
+                    told = leader and AuditVerdict.parse(leader.value)
+                    if told and told != self.verdict:  # each round's is another one
+                        self._learned = self._learned and told.missing == self._told_missing
+                        self.verdict, self._heard_at = told, time.monotonic()
+                    if self._told_missing and not self._learned:
+                        await read_record(self._election, self._store)
+                        self._learned = True
                 return
+            except LockUnavailable as error:
+                _log.debug("not learned which orders are missing: %s", error)
+                await asyncio.sleep(_AWAY_PAUSE_S)
             except Exception:
                 _log.exception("unexpected error in listening to the auditor")
                 await asyncio.sleep(_AWAY_PAUSE_S)
@@ -266,8 +287,8 @@ class Auditor:
         record = Record(self._leadership)
         while self.leads:
             try:
+                await record.write(self._store.marks())  # first: others read there what is missed
                 await self._look_for_missing()
-                await record.write(self._store.marks())
             except LockLost:
                 return
             except EXPECTED as error:
@@ -336,7 +357,7 @@ class Auditor:
                 tally.add(one)
             if time.monotonic() - said_at > _SAY_EVERY_S:
                 said_at = time.monotonic()
-                _log.info("audit: looked at %d of %d items", first + _LOOKED_AT_ONCE, len(skus))
+                _log.info("audit: looked at %d of %d items", min(first + _LOOKED_AT_ONCE, len(skus)), len(skus))
         return tally
 
     async def _look_at_page(self, skus: list[str]) -> list[Audit]:
@@ -398,7 +419,7 @@ class Auditor:
                 await self._rest(began)
                 began = time.monotonic()
             self._ledgers[sku] = ledger
-        return ledger.compare(level)
+        return await _compared(ledger, level, self._store)
 
     async def _rest(self, began: float) -> None:
         worked_s = time.monotonic() - began

@@ -1,17 +1,15 @@
 """The audit, a pure function of what the store says: whether the numbers and the orders of an item agree."""
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
-from app.orders import Event, EventKind, OrderId, Units
+from app.audit.lives import Lives
+from app.audit.payments import ABOUT_PAYMENTS, Payments
+from app.orders import Event, Order, OrderId, OrderState
 from app.stock import Level
 
-_ABOUT_PAYMENTS: Final = frozenset(
-    (
-        *(EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH, EventKind.CONFIRMED, EventKind.REFUNDED),
-        EventKind.REFUND_FAILED,
-    )
-)
+_CLOCK_S: Final = 1.0  # by which two readings of the store's clock may differ
 _MOST: Final = 10  # violations of orders that are described; one cause may have thousands
 
 
@@ -40,33 +38,37 @@ class Audit:
 
 
 class Ledger:
-    """The journal of an item as far as it was read, oldest first. An order with a key takes some 75 to 130 bytes."""
+    """The journal of an item as far as it was read, oldest first. An order with a key takes some 85 to 140 bytes."""
 
     def __init__(self) -> None:
         self.last: Event | None = None
         self.orders = 0
+        self.lives, self.payments = Lives(self._violate), Payments(self._violate)
         self._units = self._held = 0
         self._units_per_instance: dict[str, int] = {}
         self._keys: set[int] = set()  # their hashes: among a billion keys two collide with a probability of 3 %
         self._token = self._epoch = 0
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
-        self._owed: set[tuple[OrderId, str]] = (
-            set()
-        )  # payments that are to be given back, or were wrong, by their order
 
     def add(self, event: Event) -> None:
-        """Add the next event, and check I2 (an idempotency key buys once) and I5 (tokens never decrease)."""
+        """Add the next event, and check the life of its order, I2 (an idempotency key buys once) and I5 (tokens never
+        decrease).
+        """
         self.last = event
         units = event.units
         self._units += units.lucky
         self._held += units.held
-        if sum(units) != 0 or units != _moves(event):
-            self._violate(f"event {event.number} of order {event.order.name} moves other units than {event.kind} does")
+        if sum(units) != 0:
+            self._violate(f"event {event.number} of order {event.order.name} makes units, or loses some")
         if event.number == 1:
             self.orders += 1
-        if event.kind in _ABOUT_PAYMENTS:
-            self._note_payments(event)
+        try:
+            self.lives.add(event)
+            if event.kind in ABOUT_PAYMENTS:
+                self.payments.add(event)
+        except (KeyError, ValueError, TypeError, OverflowError):
+            self._violate(f"event {event.number} of order {event.order.name} says what we don't write")
         of_instance = self._units_per_instance.get(event.instance, 0)
         self._units_per_instance[event.instance] = of_instance + units.lucky
         if event.epoch != self._epoch:
@@ -80,21 +82,6 @@ class Ledger:
                 self._violate(f"order {event.order.name} has an idempotency key that an earlier order has")
             self._keys.add(key)
 
-    def _note_payments(self, event: Event) -> None:
-        order, facts = event.order, event.facts
-        if event.kind in (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH, EventKind.REFUND_FAILED):
-            self._owed.add((order, facts.get("part", facts["payment_ref"])))
-        elif event.kind is EventKind.CONFIRMED:
-            self._owed.discard((order, facts.get("payment_ref", "")))
-        elif facts.get("about") in ("part", "units"):
-            self._owed.discard((order, facts.get("message", "")))
-        else:
-            done = (*facts.get("payment_refs", ()), *facts.get("parts", ()))
-            self._owed.difference_update((order, name) for name in done)
-            self._owed.update((order, ref) for ref in facts.get("refunds_due", ()))
-        if event.kind is EventKind.REFUNDED and "part" in facts:  # some of the money is still to be given back
-            self._owed.add((order, facts["part"]))
-
     def _violate(self, text: str) -> None:
         if len(self._violations) < _MOST:
             self._violations.append(text)
@@ -106,37 +93,43 @@ class Ledger:
         result = Audit(level.sku, level.stock, level.lucky, level.initial, level.held)
         result.orders, result.units_ordered = self.orders, self._units
         result.units_per_instance = dict(self._units_per_instance)
-        result.violations, result.owed = list(self._violations), len(self._owed)
+        result.violations, result.owed = list(self._violations), len(self.payments.owed)
         if self._more:
-            result.violations.append(f"and {self._more} orders more with such faults")
+            result.violations.append(f"and {self._more} more such faults")
+        result.violations += islice(self.payments.not_owed(self.lives.held), _MOST)
         if self._units != level.lucky:
-            result.violations.append(f"lucky is {level.lucky}, but the orders add up to {self._units}")
+            result.violations.append(f"{level.lucky} units are sold, but the orders add up to {self._units}")
         if self._held != level.held:
             result.violations.append(f"{level.held} units are held, but the orders add up to {self._held}")
         if level.initial is None:
             return result
         total = level.stock + level.held + level.lucky
         if total != level.initial:
-            what = "stock + held + lucky" if level.held else "stock + lucky"
+            what = "stock + held + sold" if level.held else "stock + sold"
             result.violations.append(f"{what} is {total}, but {level.initial} units were there at the start")
         result.oversold = max(0, self._units - level.initial)
         if result.oversold:
             result.violations.append(f"{result.oversold} units were sold that did not exist")
         return result
 
+    def overlooked(self, level: Level) -> str | None:
+        """The number of the hold whose buyer is to pay first, if the store's first end of a hold is later than that."""
+        if not level.held or not self.lives.held:
+            return None
+        number, pay_by = min(self.lives.held.items(), key=lambda one: one[1])
+        if level.due_in_s is None:
+            return number
+        return number if level.now is not None and pay_by < min(level.now, level.now + level.due_in_s) else None
 
-def _moves(event: Event) -> Units:
-    """The units that such an event moves."""
-    quantity = event.facts.get("units", event.quantity)  # some of them, or all
-    match event.kind:
-        case EventKind.SOLD:
-            return Units(-quantity, 0, quantity)
-        case EventKind.HELD:
-            return Units(-quantity, quantity, 0)
-        case EventKind.CONFIRMED:
-            return Units(-quantity, 0, quantity) if event.facts.get("late") else Units(0, -quantity, quantity)
-        case EventKind.EXPIRED | EventKind.CANCELLED:
-            return Units(quantity, -quantity, 0)
-        case EventKind.REFUNDED if event.facts.get("restock"):
-            return Units(quantity, 0, -quantity)
-    return Units()
+    def check_hold(self, level: Level, number: str, order: Order | None) -> list[str]:
+        """Check that the store will end such a hold: it is `order` there, as it was read after the level."""
+        name = OrderId(level.sku, number).name
+        if order is None:
+            return [f"order {name} is held by its events, and is not there"]
+        if order.state is not OrderState.HELD:
+            changed = order.record.events > self.lives.events(number)  # since the level was read
+            return [] if changed else [f"order {name} is {order.state}, and held by its events"]
+        due_at = order.record.due_ms / 1000 + _CLOCK_S
+        if level.due_in_s is not None and level.now is not None and level.now + level.due_in_s <= due_at:
+            return []
+        return [f"order {name} is held, and the store has lost its end: nobody will give its units back"]

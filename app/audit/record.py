@@ -18,13 +18,19 @@ _ITEMS_MAX: Final = 10_000
 async def read_record(election: "AsyncElection", store: StockStore) -> None:
     """Hold the store to the orders that auditors have seen there. Raises `LockUnavailable`."""
     text = await election.recorded()
+    odd: Exception | None = None
     try:
-        marks: Any = json.loads(text) if text else {}
-        for sku, mark in marks.items():
+        marks: dict[Any, Any] = dict(json.loads(text) if text else {})
+    except (ValueError, TypeError) as error:
+        marks, odd = {}, error
+    for sku, mark in marks.items():
+        try:
             store.expect(str(sku), str(mark))
-    except (ValueError, AttributeError) as error:
+        except ValueError as error:  # the others are held to all the same
+            odd = error
+    if odd is not None:
         # The record is of another store or program, and is replaced once an auditor has seen an order.
-        _log.warning("the auditor's record is not about this store: %s", error)
+        _log.warning("the auditor's record is not about this store: %s", odd)
 
 
 class Record:

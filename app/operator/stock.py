@@ -115,14 +115,22 @@ class StockAdmin:
 
     async def unfence(self, sku: str, *, by: str = "") -> None:
         """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""
+        await self._refuse_misspelt(sku)
         await self._store.unfence(sku, by=by)
         await tell(self._store, sku)
 
     async def accept_loss(self, sku: str, *, by: str = "") -> None:
         """Sell on although the store has lost orders: an operator's decision, when they are gone for good."""
         await self._learn()
+        await self._refuse_misspelt(sku)
         await self._store.accept_loss(sku, by=by)
         await tell(self._store, sku)
+
+    async def _refuse_misspelt(self, sku: str) -> None:
+        """Refuse an item that nobody knows: it is not there, and no order of it was ever seen."""
+        found = (await self._store.levels([sku]))[sku]
+        if isinstance(found, UnknownItem) and sku not in self._store.marks():
+            raise found
 
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
         """The last changes that operators have made to an item, or to all, newest first."""

@@ -14,7 +14,7 @@ changes no state; it is an event, and waits until an operator has given it back.
 
 `id` knows how an order is called, `record` how it stands, `terms` on what conditions an item is sold, `commands` what
 may be asked, `snapshot` on what is decided, `decision` the rule, `refunds` the part of it that is about money that goes
-back, and `view` how people and programs are shown an order.
+back, `life` what a journal may tell of an order, and `view` how people and programs are shown an order.
 """
 
 from app.orders.commands import (

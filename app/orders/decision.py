@@ -160,7 +160,9 @@ def decide(
             elif isinstance(command, Hold):
                 decision = now.hold(command, closed[index] if closed else None, index)
             elif isinstance(command, Expire):
-                decision = Decision(ExpiryOutcome.MORE if more_due else ExpiryOutcome.DONE)
+                # Once more, unless nothing could be given back: what is due may be odd.
+                more = more_due and bool(now.changes)
+                decision = Decision(ExpiryOutcome.MORE if more else ExpiryOutcome.DONE)
             else:
                 decision = now.change(command)
             if key is not None and decision.error is None:

@@ -13,7 +13,8 @@ BUYER_MAX: Final = 100
 # names and in emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can
 # say it.)
 _HIDDEN: Final = (
-    r"\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    r"\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff"
+    r"\uffa0\ufff9-\ufffb"
 )
 BUYER_PATTERN: Final = rf"[^\x00-\x1f\x7f-\x9f{_HIDDEN}]+"
 # Nor tags, and halves of characters, which JSON can say: no schema can forbid them in every language.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
+from app.orders import EventKind, OrderState, life
 from lab.torture import judge_events
 from lab.torture.history import Call, End, Entry, Flow, History, Restock
 from lab.torture.judge_sale import MEMORY_S
@@ -18,37 +19,6 @@ from lab.torture.judge_service import peace
 
 CONFIRMED: Final = "confirmed"
 REFUND_DUE: Final = "refund_due"
-# From an order's state and an event to its next state; any other event may not come then.
-_STEPS: Final[Mapping[tuple[str, str], str]] = {
-    ("", "held"): "held",
-    ("", "sold"): "sold",
-    ("sold", "refunded"): "refunded",
-    ("held", "extended"): "held",
-    ("held", "confirmed"): "confirmed",
-    ("held", "expired"): "expired",
-    ("held", "cancelled"): "cancelled",
-    ("expired", "confirmed"): "confirmed",  # a late payment
-    ("confirmed", "refunded"): "refunded",
-    **{(state, "amount_mismatch"): state for state in ("held", "expired")},
-    **{(state, "refund_due"): state for state in ("confirmed", "expired", "cancelled", "refunded")},
-    **{(state, "refunded"): state for state in ("held", "expired", "cancelled", "refunded")},  # of what was owed
-    **{
-        (state, kind): state
-        for state in ("held", "confirmed", "expired", "cancelled", "refunded")
-        for kind in ("refund_requested", "refund_failed", "disputed", "dispute_won", "dispute_lost")
-    },
-}
-# The amounts that an event adds to the units left, held and sold, for each unit of its order.
-_UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
-    ("", "held"): (-1, 1, 0),
-    ("", "sold"): (-1, 0, 1),
-    ("held", "confirmed"): (0, -1, 1),
-    ("expired", "confirmed"): (-1, 0, 1),
-    ("held", "expired"): (1, -1, 0),
-    ("held", "cancelled"): (1, -1, 0),
-}
-_RESTOCKED: Final = (1, 0, -1)
-_SOME_OF: Final = {"refunded": ("sold", "confirmed"), "cancelled": ("held",)}  # when some units may go back
 # The events of which an answer speaks: one of them must be there.
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("buy", "sold"): ("sold",),
@@ -152,26 +122,17 @@ def units_in_one_place(money: Money) -> Iterator[str]:
 def orders_live_once(money: Money) -> Iterator[str]:
     """Each order's events are a path from held to its end, numbered without a gap, and move the right units."""
     for order, entries in money.of.items():
-        state = ""
+        state: OrderState | None = None
         for number, one in enumerate(entries, 1):
             if one.number != number:
                 yield f"{order}: event {one.kind} has number {one.number}, and is its event {number}"
-            following, each = _STEPS.get((state, one.kind)), _UNITS.get((state, one.kind), (0, 0, 0))
-            if _is_of_some(one):
-                following = state if state in _SOME_OF.get(one.kind, ()) else None
-                each = each if one.kind == "cancelled" or not one.facts["restock"] else _RESTOCKED
-            elif one.kind == "refunded" and "restock" in one.facts:
-                following = following if state in ("confirmed", "sold") else None
-                each = _RESTOCKED if one.facts["restock"] else each
-            elif one.kind == "refunded":
-                following = following and state  # what was owed was given back; the order stays as it is
-            if following is None:
+            found = life.step(state, EventKind(one.kind), one.quantity, one.facts)
+            if found is None:
                 yield f"{order}: {one.kind} after it was {state or 'nothing'}"
                 break
-            should = tuple(one.facts.get("units", one.quantity) * units for units in each)
+            state, should = found
             if (one.stock, one.held, one.lucky) != should:
-                yield f"{order}: {one.kind} moves {(one.stock, one.held, one.lucky)} units, not {should}"
-            state = following
+                yield f"{order}: {one.kind} moves {(one.stock, one.held, one.lucky)} units, not {tuple(should)}"
 
 
 def records_agree(money: Money) -> Iterator[str]:
@@ -184,10 +145,9 @@ def records_agree(money: Money) -> Iterator[str]:
         if one is None:
             yield f"{order} has events, and is not there"
             continue
-        state = ""
+        state: OrderState | None = None
         for entry in entries:
-            whole = (entry.kind != "refunded" or "restock" in entry.facts) and not _is_of_some(entry)
-            state = _STEPS.get((state, entry.kind), state) if whole else state
+            state = _after(state, entry)
         if one.state != state:
             yield f"{order} is {one.state}, and {state} by its events"
         paid = [entry.facts.get("payment_ref") for entry in entries if entry.kind == CONFIRMED]
@@ -202,9 +162,9 @@ def records_agree(money: Money) -> Iterator[str]:
             yield f"{order} has had {one.events} events by its record, and {len(entries)} in the journal"
 
 
-def _is_of_some(entry: Entry) -> bool:
-    """Whether an event is about some of the order's units, and not about all."""
-    return entry.facts.get("about") == "units"
+def _after(state: OrderState | None, entry: Entry) -> OrderState | None:
+    found = life.step(state, EventKind(entry.kind), entry.quantity, entry.facts)
+    return found[0] if found else state
 
 
 def _dues(entries: Sequence[Entry]) -> tuple[list[str], list[str]]:
@@ -464,15 +424,15 @@ class _First:
 
     def _owed_for_nothing(self) -> Iterator[str]:
         """A late payment is given back only if there was no unit for it."""
-        states: dict[str, str] = {}
+        states: dict[str, OrderState | None] = {}
         for n, one in enumerate(self._entries, 1):
-            state = states.get(one.order, "")
+            state = states.get(one.order)
             right = one.facts.get("amount") in (None, self._flow.price * one.quantity)
             if one.kind == REFUND_DUE and right and state == "expired" and self._low[n] >= one.quantity:
                 had = self._most(one.buyer or "", n - 1, n)
                 if not self._flow.item.limit or had + one.quantity <= self._flow.item.limit:
                     yield f"{one.order}: a late payment is given back, and {self._low[n]} units were left"
-            states[one.order] = _STEPS.get((state, one.kind), state)
+            states[one.order] = _after(state, one)
 
     def _after(self, moment: float) -> int:
         """Return how many entries there were at least at a moment."""

@@ -1,6 +1,7 @@
 """An instance is elected auditor, reports its findings, and is replaced when it dies."""
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -8,7 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import httpx
@@ -190,7 +191,7 @@ async def test_what_was_tampered_with_is_found(
             assert (await a_round(auditor)).violations == {"default": 2}
             said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
             assert len(said) == 3
-            assert "stock + lucky is 999, but 1000" in said[0]
+            assert "stock + sold is 999, but 1000" in said[0]
             assert any("idempotency key that an earlier order has" in line for line in said)
             secrets = [answer.order.secret for answer in answers if isinstance(answer, Answer) and answer.order]
             assert len(secrets) == 5
@@ -307,10 +308,30 @@ async def test_an_old_order_that_vanishes_is_found(
 async def test_a_verdict_expires(audited: Audited, valkey: Valkey) -> None:
     """A verdict older than three intervals is no longer shown: its auditor may have died since, with no successor."""
     async with audited(valkey, audit_interval_s=3600) as (_, auditor):
-        told = await eventually_async(lambda: auditor.fresh_verdict, "a first round")
+        await eventually_async(lambda: auditor.fresh_verdict, "a first round")
         for ago_s, shown in ((2 * 3600, True), (4 * 3600, False)):
-            auditor.verdict = replace(told, at=time.time() - ago_s)
+            auditor._heard_at = time.monotonic() - ago_s
             assert bool(auditor.fresh_verdict) is shown
+
+
+@pytest.mark.parametrize("by_s", [-7200, 7200])
+async def test_the_auditors_clock_is_another(
+    audited: Audited, valkey: Valkey, monkeypatch: pytest.MonkeyPatch, by_s: int
+) -> None:
+    """What an auditor whose clock is wrong has found is shown as long as any other's."""
+    proclaim = AsyncLeadership.proclaim
+
+    async def by_another_clock(self: AsyncLeadership, value: str) -> None:
+        told = AuditVerdict.parse(value)
+        assert told
+        await proclaim(self, json.dumps(asdict(replace(told, at=told.at + by_s))))
+
+    monkeypatch.setattr(AsyncLeadership, "proclaim", by_another_clock)
+    async with audited(valkey) as (_, auditor):
+        await eventually_async(lambda: auditor.fresh_verdict, "a round")
+        auditor._heard_at -= 4 * auditor._every_s
+        assert auditor.verdict and not auditor.fresh_verdict
+        await eventually_async(lambda: auditor.fresh_verdict, "another round")
 
 
 def test_one_that_can_not_look_gives_the_office_up(etcd: EtcdMember, valkey: Valkey, prefix: str) -> None:

@@ -267,6 +267,31 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
                 assert (await newcomer.level("phone")).lucky == 1
 
 
+async def test_a_loss_is_accepted_while_nobody_is_the_auditor(
+    open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
+) -> None:
+    """An instance that was told by an auditor who is dead looks itself: it sells on when the loss is accepted."""
+    others: dict[str, Any] = {"lock_ttl_s": AGES_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
+    with Instance(etcd.endpoint, valkey.url, **others) as auditor:
+        await eventually_async(
+            lambda: asyncio.to_thread(auditor.get, "/metrics"), until=lambda one: "seckill_auditor 1" in one[1]
+        )
+        async with open_one() as one, open_one(alone=True) as operator:
+            await put_on_sale(operator, "phone", "case")
+            await sold(operator, "phone")
+            put_back = copy_of(valkey, "phone")
+            await record.after_sale_of(operator, "phone")
+            put_back()
+            await halted(["phone"], one)
+            await asyncio.to_thread(auditor.kill)
+            await eventually_async(lambda: not one.auditor.fresh_verdict, "it is heard no more")
+            with pytest.raises(ItemBlocked):
+                await one.submit(Purchase(sku="phone"))
+            assert not one.auditor.leads
+            await operator.accept_loss("phone")
+            await sold_again(one)
+
+
 async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valkey, record: Record) -> None:
     """Once a loss is accepted, instances that knew of the order sell on, as do later ones: nobody looks for it."""
     async with open_one(instance="one") as one:

@@ -62,7 +62,7 @@ def test_stock_and_check(env: dict[str, str], valkey: Valkey) -> None:
         client.set("stock", 299)
     done = seckill("check", env=env)
     assert done.returncode == 1
-    assert "stock + lucky is 299, but 300 units were there at the start" in done.stdout
+    assert "stock + sold is 299, but 300 units were there at the start" in done.stdout
     found = json.loads(seckill("check", "--json", env=env).stdout)[0]
     assert (found["consistent"], found["stock"], found["initial"]) == (False, 299, 300)
 
@@ -809,7 +809,7 @@ def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: 
     with Instance(etcd.endpoint, valkey.url, **bare) as one, Instance(etcd.endpoint, valkey.url, **bare) as two:
         done = load_test(one, two, buyers=500)
     assert done.returncode == 1
-    assert "NOT consistent: stock + held + lucky is" in done.stdout
+    assert "NOT consistent: stock + held + sold is" in done.stdout
 
 
 @pytest.mark.slow

@@ -438,7 +438,7 @@ async def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: V
             await client.incrby("stock", 50)
         assert outcomes(await buying) == {"sold": 150, "sold_out": 50}
         assert (await one.audit("default")).violations == [
-            "stock + lucky is 150, but 100 units were there at the start",
+            "stock + sold is 150, but 100 units were there at the start",
             "50 units were sold that did not exist",
         ]
 

@@ -20,10 +20,11 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.orders import TERMS, Ask, Settled, Snapshot, Terms
+from app.orders import TERMS, Ask, OrderState, Record, Settled, Snapshot, Terms
 from app.stock import Batch, Fence, Level, Refused, Sold
 from app.stock.redis.bare import BareStockStore
 from app.stock.redis.store import ComparingStockStore, RedisStockStore
+from app.stock.store import Begun
 from lab.servers import Valkey, valkey_binary
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
@@ -652,3 +653,17 @@ def test_an_odd_url_is_refused(url: str) -> None:
     """A URL that is no store's is a configuration error, at once."""
     with pytest.raises(ConfigurationError, match="not a store's URL"):
         RedisStockStore(url)
+
+
+async def test_a_new_sale_between_an_order_and_its_record(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is read first, and then how its orders stand: those that are gone by then were not sold."""
+    async with opened(valkey.url) as (store, _):
+        await store.set_stock("tv", fence(1), 9)
+        seen = await prepare(store, "tv", fence(2), "b", holds=True)
+        held = Begun(Record("", "a" * 32, OrderState.HELD, 1, "ann", due_ms=seen.now_ms + 9_000))
+        await commit(store, "tv", fence(2), Batch("b", 9, (), begun=[held]))
+        assert [one.state for one in await store.orders("tv")] == [OrderState.HELD]
+        entries = await store._entries("tv", None, None, 10)
+        await store.set_stock("tv", fence(3), 9, new_sale=True)
+        monkeypatch.setattr(store, "_entries", lambda *_: asyncio.sleep(0, entries))
+        assert await store.orders("tv") == []

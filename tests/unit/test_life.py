@@ -1,11 +1,18 @@
 """The picture of an order's life shows what the decision does, and nothing else."""
 
+from itertools import product
+
 from app.main import create_app
-from app.orders import NO_UNITS, Event, EventKind, Incident, RequestRefund
+from app.orders import NO_UNITS, Event, EventKind, Incident, OrderState, RequestRefund, life
 from app.orders.view import OrderEventData, OrderEventView, of_event
 from app.settings import Settings
 from lab.life import ARROWS, LOOPS, Arrow
 from tests.harness.lives import begun, changes
+
+OF_MONEY = {
+    *(EventKind.REFUND_REQUESTED, EventKind.REFUND_FAILED),
+    *(EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.DISPUTE_LOST),
+}
 
 
 def test_the_picture_shows_every_change_and_no_other() -> None:
@@ -19,6 +26,22 @@ def test_the_picture_shows_every_change_and_no_other() -> None:
         if not isinstance(command, of_money)
     }
     assert seen == ARROWS.keys() | LOOPS.keys()
+
+
+def test_the_journal_tells_what_was_decided() -> None:
+    """A reader of the events alone comes to the same states and units; what no decision makes is refused."""
+    kinds = {(one.before.state, one.kind) for _, one in changes()} | {
+        (None, EventKind(one.state)) for _, one in begun()
+    }
+    for _, record in begun():
+        found = life.step(None, EventKind(record.state), record.quantity, record.facts)
+        assert found == (record.state, record.units)
+    for _, one in changes():
+        found = life.step(one.before.state, one.kind, one.after.quantity, one.facts)
+        assert found == (one.after.state, one.units), (one.before, one.kind, one.facts)
+    for state, kind in product((None, *OrderState), EventKind):
+        late = kind in OF_MONEY and state is not None  # these come whenever the provider or the cashier says so
+        assert bool(life.step(state, kind, 1, {"restock": False})) <= ((state, kind) in kinds or late), (state, kind)
 
 
 def test_an_arrow_leads_elsewhere_and_a_loop_does_not() -> None:

@@ -20,6 +20,7 @@ from app.settings import load
 from app.web.auth import AdminAuth
 from app.web.call import asgi
 from app.web.headers import with_headers
+from app.web.identity import is_buyer
 from app.web.purchase import ROUTE, parse
 from app.web.state import State
 from tests.harness.clients import BUYERS, FOREIGN_PAGES
@@ -27,6 +28,21 @@ from tests.harness.clients import BUYERS, FOREIGN_PAGES
 Headers = list[tuple[bytes, bytes]]
 
 WANTED = Purchase(2, "phone", "ann lee", "k-1")
+
+
+UNSEEN = "\0\n\x85\xad\u034f\u061c\u180e\u200b\u2028\u202e\u3164\ufeff\uffa0\ufff9\ud800\U000e0041"
+
+
+@pytest.mark.parametrize("odd", UNSEEN, ids=ascii)
+def test_names_that_can_not_be_seen(odd: str) -> None:
+    """Two buyers never look the same by a character that is not shown; names and emoji of all scripts are taken."""
+    assert not is_buyer(odd) and not is_buyer(f"an{odd}n")
+    persian, mongolian, emoji = (
+        "\u0645\u06cc\u200c\u062e",
+        "\u182e\u1823\u1829",
+        "\U0001f469\u200d\U0001f680\u2764\ufe0f",
+    )
+    assert all(map(is_buyer, ("ann lee", "Zo\xeb", persian, mongolian, emoji, "\uae40")))
 
 
 class Till:

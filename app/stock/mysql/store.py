@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
@@ -27,7 +28,8 @@ from app.errors import (
 )
 from app.orders import NO_TERMS, TERMS, Ask, Event, Order, Settled, Snapshot, Terms
 from app.stock.bulkhead import Bulkhead, halves
-from app.stock.mysql import erase, holds, tables
+from app.stock.mysql import holds, tables
+from app.stock.mysql.erase import erase
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
 from app.stock.refusals import behind, changed, foreign, newer, not_as_expected, superseded
@@ -295,6 +297,9 @@ class TransactionalStockStore(StockStore):
     async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
         refuse_odd_name(sku)
         self._token(fence)
+        for item in (await self._run(self._readers, lambda call: tables.find_items(call, [sku]))).values():
+            while await self._run(self._readers, partial(tables.sweep, item=item)):
+                pass  # of earlier sales there may be more rows than a call can delete
 
         async def write(call: Call) -> None:
             await call.begin()
@@ -387,7 +392,14 @@ class TransactionalStockStore(StockStore):
             if item is None or item.removed:
                 return _unknown(sku)
             try:
-                own = (item.initial, _entry(item.last_entry), _terms(item), item.held, due_in_s.get(sku))
+                own = (
+                    item.initial,
+                    _entry(item.last_entry),
+                    _terms(item),
+                    item.held,
+                    due_in_s.get(sku),
+                    item.now_ms / 1000,
+                )
                 return Level(sku, item.stock, item.lucky, *own)
             except StockCorrupt as error:
                 return error
@@ -464,25 +476,25 @@ class TransactionalStockStore(StockStore):
         self, sku: str, buyer: str, under: Callable[[], AbstractAsyncContextManager[Fence]], *, by: str = ""
     ) -> int:
         refuse_odd_name(sku)
-        if not await self._run(self._readers, lambda call: erase.has_name(call, sku, buyer)):
-            return 0
-        async with under() as fence:
-            self._token(fence)
 
-            async def write(call: Call) -> int:
-                await call.begin()
-                await self._register(call, [sku], fence, None)
-                item = (await tables.find_items(call, [sku])).get(sku)
-                if item is None or item.removed:
-                    raise _unknown(sku)
-                if refusal := self._refused(item, fence, None):
-                    raise refusal
-                await tables.move_on(call, sku)
-                found = await erase.replace_name(call, sku, buyer)
-                await tables.note(call, sku, by, "erase a buyer", {}, {"erased": found})
-                return found
+        async def change(work: Callable[[Call], Awaitable[Result]]) -> Result:
+            async with under() as fence:
+                self._token(fence)
 
-            return await self._run(self._sale, write)
+                async def write(call: Call) -> Result:
+                    await call.begin()
+                    await self._register(call, [sku], fence, None)
+                    await tables.move_on(call, sku)  # before the first read, which is then as of now
+                    item = (await tables.find_items(call, [sku])).get(sku)
+                    if item is None or item.removed:
+                        raise _unknown(sku)
+                    if refusal := self._refused(item, fence, None):
+                        raise refusal
+                    return await work(call)
+
+                return await self._run(self._sale, write)
+
+        return await erase(sku, buyer, partial(self._run, self._readers), change, by)
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

@@ -120,6 +120,7 @@ def level_of(
     terms: str,
     held: str | None = None,
     due_in_ms: str | None = None,
+    now_ms: str | None = None,
 ) -> Level:
     """Parse the units left, held and sold. Raises `UnknownItem` and `StockCorrupt`."""
     at = Keys(sku)
@@ -135,6 +136,7 @@ def level_of(
         terms_of(sku, terms),
         whole(sku, f"{at.fence} held", held or "0"),
         int(due_in_ms) / 1000 if due_in_ms else None,
+        int(now_ms) / 1000 if now_ms else None,
     )
 
 
@@ -336,6 +338,11 @@ def order_of(sku: str, entry_id: str, fields: dict[str, str], record: str | None
         )
     except (KeyError, ValueError):
         raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None
+
+
+def is_gone(fields: Mapping[str, str], record: str | None) -> bool:
+    """Return whether an order that began as held has no record: a new sale came between the reads of the two."""
+    return not record and fields.get("kind") == OrderState.HELD
 
 
 def change_of(sku: str, entry_id: str, fields: dict[str, str]) -> Change:

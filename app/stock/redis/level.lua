@@ -2,10 +2,10 @@
 --
 -- KEYS: of each item
 -- Returns for each item {"ok", stock, lucky, units at the start, last entry, own terms, units held, in how many ms the first of
--- them go back}, or {reason, ...}.
+-- them go back, the clock in ms}, or {reason, ...}.
 
 local function level(key)
-  local due = redis.call("ZRANGE", key.due, 0, 0, "WITHSCORES")[2]
+  local due, now = redis.call("ZRANGE", key.due, 0, 0, "WITHSCORES")[2], now_ms()
   local last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
   return {
     "ok",
@@ -15,7 +15,8 @@ local function level(key)
     last[1] and last[1][1] or false,
     redis.call("HGET", key.fence, "terms") or "",
     redis.call("HGET", key.fence, "held") or "0",
-    due and string.format("%.0f", due - now_ms()) or false,
+    due and string.format("%.0f", due - now) or false,
+    string.format("%.0f", now),
   }
 end
 

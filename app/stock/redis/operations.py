@@ -22,6 +22,7 @@ from app.stock.redis.keys import (
     change_of,
     entries_of,
     event_of,
+    is_gone,
     is_number,
     keys_of,
     level_of,
@@ -282,7 +283,7 @@ class RedisOperations(StockStore):
         async with self._readers.commands() as redis:
             entries = await redis.xrange(self._keys(sku).orders, min=number, max=number)
             record = await redis.hget(self._keys(sku).records, number)
-        if not entries or "order" in entries[0][1]:
+        if not entries or "order" in entries[0][1] or is_gone(entries[0][1], record):
             return None
         return order_of(sku, number, entries[0][1], record)
 
@@ -320,7 +321,8 @@ class RedisOperations(StockStore):
             if began:
                 async with self._readers.commands() as redis:
                     records = await redis.hmget(self._keys(sku).records, [entry_id for entry_id, _ in began])
-            found += [order_of(sku, *one, record) for one, record in zip(began, records, strict=True)]
+            there = [(*one, record) for one, record in zip(began, records, strict=True) if not is_gone(one[1], record)]
+            found += [order_of(sku, *one) for one in there]
             if len(page) < size:
                 break
             begin, size = page[-1][0], max(limit, _PAGE)  # many entries may begin no order

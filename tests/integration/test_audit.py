@@ -1,0 +1,311 @@
+"""An audit follows each order and each payment: histories that can't be are named, in Redis and in MariaDB."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+
+from app.audit import Audit, audit
+from app.orders import (
+    Ask,
+    Cancel,
+    Confirm,
+    EventKind,
+    Expire,
+    Extend,
+    Hold,
+    Incident,
+    Order,
+    OrderChange,
+    OrderId,
+    OrderState,
+    Purchase,
+    Record,
+    Refund,
+    RequestRefund,
+    Units,
+    changed,
+)
+from app.stock import Batch, Fence, StockStore, registry
+from app.stock.store import Begun
+from lab.servers import EtcdMember, MariaDB, Valkey
+from tests.harness.servers import ask, optional
+from tests.harness.shop import shop
+
+HELD, CONFIRMED, EXPIRED, CANCELLED, REFUNDED = list(OrderState)[1:]
+LOST = "is held, and the store has lost its end: nobody will give its units back"
+
+
+@pytest.fixture(scope="module", params=[Valkey, MariaDB])
+def server(request: pytest.FixtureRequest) -> Iterator[Valkey | MariaDB]:
+    with optional(request.param) as one:
+        yield one
+
+
+class Books:
+    """Writes what a decision never would: three holds of two units each, and then changes of them."""
+
+    token = 1  # grows from test to test, as the store remembers it
+
+    def __init__(self, server: Any, store: StockStore) -> None:
+        self.server, self.store = server, store
+        self.orders: list[Record] = []
+
+    @property
+    def _fence(self) -> Fence:
+        return Fence(self.token, "test")
+
+    async def begin(self) -> None:
+        await self.store.set_stock("tv", self._fence, 10, new_sale=True)
+        now_ms = (await self._prepare()).now_ms
+        held = [
+            Record("", f"{n}" * 32, HELD, 2, f"buyer {n}", pay_by_ms=now_ms + 60_000 + n, due_ms=now_ms + 90_000 + n)
+            for n in range(3)
+        ]
+        numbers = await self._commit(begun=[Begun(one) for one in held])
+        self.orders = [one._replace(number=number) for one, number in zip(held, numbers, strict=True)]
+
+    async def write(self, at: int, kind: EventKind, units: tuple[int, int, int] = (0, 0, 0), **more: Any) -> None:
+        """Write one change of an order; `number`: of the event, if not the next one; `facts`."""
+        await self.write_all((at, kind, units, more))
+
+    async def write_all(self, *changes: tuple[int, EventKind, tuple[int, int, int], dict[str, Any]]) -> None:
+        """Write changes in one batch."""
+        made = list[OrderChange]()
+        for at, kind, units, more in changes:
+            fields = {"facts": {}, "number": None} | more
+            facts, number = fields.pop("facts"), fields.pop("number")
+            one = changed(self.orders[at], kind, facts, units=Units(*units), **fields)
+            if number is not None:
+                one = one._replace(after=one.after._replace(events=number))
+            made.append(one)
+            self.orders[at] = one.after
+        await self._prepare()
+        await self._commit(changes=made)
+
+    async def _prepare(self) -> Any:
+        Books.token += 1
+        asks = {"tv": Ask(orders=[one.number for one in self.orders], holds=True)}
+        return (await self.store.prepare(self._fence, f"b{self.token}", asks))["tv"]
+
+    async def _commit(self, **what: Any) -> list[str]:
+        stock = (await self.store.level("tv")).stock
+        batch = Batch(f"b{self.token}", stock, (), **what)
+        answer = (await self.store.commit(self._fence, {"tv": batch}))["tv"]
+        assert isinstance(answer, list), answer
+        return answer
+
+    async def audit(self) -> Audit:
+        return await audit(await self.store.level("tv"), self.store)
+
+    def name(self, at: int) -> str:
+        return f"order {self.orders[at].id_of('tv').name}"
+
+    def by_hand(self, in_redis: Callable[[Any], object], in_sql: str, *args: Any) -> None:
+        if isinstance(self.server, MariaDB):
+            ask(self.server, in_sql, args=args)
+            return
+        with redis.Redis.from_url(self.server.url, decode_responses=True) as client:
+            in_redis(client)
+
+
+@pytest.fixture
+async def books(server: Valkey | MariaDB) -> AsyncIterator[Books]:
+    store = registry.connect(server.url, "fence")
+    try:
+        one = Books(server, store)
+        await one.begin()
+        assert (await one.audit()).violations == []
+        yield one
+    finally:
+        await store.close()
+
+
+class Step(NamedTuple):
+    """A change of an order: which of the three, its event, the units that move, and facts and fields."""
+
+    at: int
+    kind: EventKind
+    units: tuple[int, int, int] = (0, 0, 0)
+    more: Mapping[str, Any] = {}
+
+
+def paid(at: int, ref: str) -> Step:
+    more = {"state": CONFIRMED, "payment_ref": ref, "facts": {"payment_ref": ref}}
+    return Step(at, EventKind.CONFIRMED, (0, -2, 2), more)
+
+
+def owed(at: int, ref: str) -> Step:
+    return Step(at, EventKind.REFUND_DUE, more={"facts": {"payment_ref": ref, "state": CONFIRMED}})
+
+
+def given_back(at: int, ref: str) -> Step:
+    facts = {"payment_refs": [ref], "state": CONFIRMED, "about": "payment"}
+    return Step(at, EventKind.REFUNDED, more={"facts": facts})
+
+
+EXPIRES = Step(0, EventKind.EXPIRED, (2, -2, 0), {"state": EXPIRED})
+CANCELS = Step(0, EventKind.CANCELLED, (2, -2, 0), {"state": CANCELLED})
+WRONG = Step(0, EventKind.AMOUNT_MISMATCH, more={"facts": {"payment_ref": "p", "amount": 1, "expected": 2}})
+EXTENDS = Step(0, EventKind.EXTENDED, more={"facts": {"pay_by": 9e9}})
+PLANTED: dict[str, tuple[list[Step], str]] = {
+    "expires twice": ([EXPIRES, EXPIRES], "expired, which can't come when it is expired"),
+    "confirmed after it was cancelled": ([CANCELS, paid(0, "p")], "confirmed, which can't come when it is cancelled"),
+    "extended after it was over": ([EXPIRES, EXTENDS], "extended, which can't come when it is expired"),
+    "cancelled after it was paid": ([paid(0, "p"), CANCELS], "cancelled, which can't come when it is confirmed"),
+    "an event is missing": (
+        [Step(0, EventKind.EXTENDED, (0, 0, 0), dict(EXTENDS.more) | {"number": 4})],
+        "event 2 is missing",
+    ),
+    "an event is there twice": (
+        [EXTENDS, Step(0, EventKind.EXTENDED, (0, 0, 0), dict(EXTENDS.more) | {"number": 2})],
+        "extended is its event 2, and it has had that one",
+    ),
+    "a payment of two orders": ([paid(1, "p"), paid(0, "p")], "payment 'p' is kept, and is another order's"),
+    "a payment is owed by two orders": (
+        [paid(1, "p"), paid(0, "q"), owed(0, "p")],
+        "payment 'p' is owed, and is another order's",
+    ),
+    "a payment is owed and kept": ([paid(0, "p"), owed(0, "p")], "payment 'p' is owed, and was kept before"),
+    "a payment is owed twice": (
+        [paid(0, "p"), owed(0, "q"), owed(0, "q")],
+        "payment 'q' is owed, and was owed before",
+    ),
+    "a payment is given back twice": (
+        [paid(0, "p"), owed(0, "q"), given_back(0, "q"), given_back(0, "q")],
+        "payment 'q' is given back, and was given back before",
+    ),
+    "a payment is given back that nobody made": (
+        [paid(0, "p"), given_back(0, "q")],
+        "payment 'q' is given back, and was never announced for it",
+    ),
+    "a wrong payment is owed by nobody": ([WRONG, CANCELS], "payment 'p' is of a wrong amount, and owed by nobody"),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+async def test_what_can_not_be_is_named(books: Books, what: str) -> None:
+    """Numbers that add up do not hide it: the sentence has the order."""
+    steps, said = PLANTED[what]
+    for at, kind, units, more in steps:
+        await books.write(at, kind, units, **more)
+    found = (await books.audit()).violations
+    assert [one for one in found if one.startswith(f"{books.name(0)}: ") and said in one], found
+    assert not [one for one in found if "add up" in one or "at the start" in one]
+
+
+async def test_units_that_a_late_payment_does_not_take(books: Books) -> None:
+    """A late payment takes units that are left, and not those that the hold had."""
+    await books.write(*EXPIRES[:3], **EXPIRES.more)
+    await books.write(*paid(0, "p")[:3], **paid(0, "p").more)
+    assert f"event 3 of {books.name(0)} moves other units than confirmed does" in (await books.audit()).violations
+
+
+async def test_an_order_that_never_began(books: Books) -> None:
+    """Its first event is gone: what comes then comes of nothing."""
+    await books.write(*EXPIRES[:3], **EXPIRES.more)
+    number = books.orders[0].number
+    gone = "DELETE FROM seckill_events WHERE entry = %s"
+    books.by_hand(lambda client: client.xdel("seckill:{tv}:orders", number), gone, number)
+    found = (await books.audit()).violations
+    assert f"{books.name(0)}: expired is its event 2, and event 1 is missing" in found
+    assert f"{books.name(0)}: expired, which can't come when it is nothing yet" in found
+
+
+async def test_a_hold_whose_end_is_lost(books: Books) -> None:
+    """The store forgets when units go back: of a hold beside others that are to end later, and of the last one."""
+    await books.write(0, EventKind.EXTENDED, facts={"pay_by": 1.0}, pay_by_ms=1_000, due_ms=2_000)
+    assert (await books.audit()).violations == []  # it is given back by the next batch
+    first, due = books.orders[0].number, "seckill:{tv}:due"
+    in_sql = "UPDATE seckill_records SET due_ms = %s WHERE number = %s"
+    books.by_hand(lambda client: client.zrem(due, first), in_sql, 10**15, first)
+    assert (await books.audit()).violations == [f"{books.name(0)} {LOST}"]
+    if isinstance(books.server, Valkey):  # MariaDB lets no hold be without an end
+        books.by_hand(lambda client: client.delete(due), "")
+        assert (await books.audit()).violations == [f"{books.name(0)} {LOST}"]
+
+
+async def test_a_hold_that_is_none_by_its_record(books: Books) -> None:
+    """The event by which it ended is gone, or never came."""
+    await books.write(0, EventKind.EXTENDED, facts={"pay_by": 1.0}, pay_by_ms=1_000, due_ms=2_000)
+    first, text = books.orders[0], books.orders[0]._replace(state=REFUNDED).to_text()
+
+    def in_redis(client: Any) -> None:
+        client.hset("seckill:{tv}:records", first.number, text)
+        client.zrem("seckill:{tv}:due", first.number)
+
+    in_sql = "UPDATE seckill_records SET record = %s, state = 'refunded', due_ms = NULL WHERE number = %s"
+    books.by_hand(in_redis, in_sql, text, first.number)
+    assert (await books.audit()).violations == [f"{books.name(0)} is refunded, and held by its events"]
+
+
+async def test_facts_that_are_not_ours(books: Books) -> None:
+    """An entry that nobody can make sense of is a violation, and no end of the audit."""
+    await books.write(0, EventKind.EXTENDED, facts={"pay_by": "soon"})
+    await books.write(0, EventKind.REFUND_FAILED)
+    said = (await books.audit()).violations
+    assert said == [f"event {n} of {books.name(0)} says what we don't write" for n in (2, 3)]
+
+
+async def test_lives_of_all_kinds_are_consistent(server: Valkey | MariaDB, etcd: EtcdMember) -> None:
+    """Paid, late, wrongly, in parts; given back whole, in units, later, in vain; disputed, and erased."""
+    prices = {"price": 500, "currency": "EUR"}
+    async with shop(etcd.endpoint, server.url, grace_s=0) as one:
+        await one.set_stock("mug", 30, new_sale=True, terms=prices | {"hold_s": 0.05, "pay_s": 0.05})
+        late: list[OrderId] = [(await one.submit(Hold(1, "mug", f"late {n}"))).order for n in range(3)]
+        await asyncio.sleep(0.1)
+        await one.submit(Expire("mug"))
+        await one.set_stock("mug", 0, add=True, terms=prices | {"hold_s": 600, "pay_s": 600})
+        held: list[OrderId] = [(await one.submit(Hold(3, "mug", f"buyer {n}"))).order for n in range(6)]
+
+        async def told(*commands: Any) -> list[str]:
+            return [str((await one.submit(command)).outcome) for command in commands]
+
+        def whole(at: int, ref: str) -> Confirm:
+            return Confirm(*held[at], ref, 1500, "EUR")
+
+        assert await told(
+            *(Confirm(*late[0], "l0", 500, "EUR"), Confirm(*late[1], "l1", 1, "EUR"), Refund(*late[1], False)),
+            *(Extend(*held[0]), Confirm(*held[0], "w0", 1, "EUR"), whole(0, "p0"), whole(0, "p0 again")),
+            *(
+                Refund(*held[0], False, "w0"),
+                Refund(*held[0], True, later=True),
+                RequestRefund(*held[0], "p0", "cashier"),
+            ),
+        ) == [
+            *("confirmed", "refund_due", "refunded"),
+            *("extended", "amount_mismatch", "confirmed", "duplicate_payment"),
+            *("refunded", "refunded", "requested"),
+        ]
+        failed = Incident(*held[0], EventKind.REFUND_FAILED, "p0", why="no money", name="p0", request=9, by="cashier")
+        assert await told(
+            *(failed, RequestRefund(*held[0], "p0", "olga"), Refund(*held[0], False, "p0")),
+            *(Cancel(*held[1], units=1, message="less"), Confirm(*held[1], "p1", 1000, "EUR")),
+            *(
+                Refund(*held[1], True, units=1, message="one"),
+                Refund(*held[1], False, "p1", amount=200, message="part"),
+            ),
+            *(Refund(*held[1], False, "p1", amount=100, message="soon", later=True), Cancel(*held[2])),
+            *(whole(2, "p2"), Confirm(*held[3], "w3", 7, "EUR"), Cancel(*held[3]), whole(4, "p4")),
+            *(
+                Incident(*held[4], kind, "p4", 1500, "EUR", message="d")
+                for kind in (EventKind.DISPUTED, EventKind.DISPUTE_LOST)
+            ),
+            *(Refund(*held[4], False, "p4"), Incident(*held[4], EventKind.REFUND_FAILED, "p4", why="returned")),
+        ) == [
+            *("noted", "requested", "refunded", "partly_cancelled", "confirmed", "partly_refunded", "partly_refunded"),
+            *("partly_refunded", "cancelled", "refund_due", "amount_mismatch", "cancelled", "confirmed"),
+            *("noted", "noted", "refunded", "noted"),
+        ]
+        assert await one.erase("mug", "buyer 0") > 0
+        found = await one.audit("mug")
+        assert (found.violations, found.held, found.owed > 0) == ([], 3, True)
+        seen = {event.kind for event in await one.journal("mug", limit=1000)}
+        assert set(EventKind) - seen == {EventKind.SOLD, EventKind.DISPUTE_WON}
+        await one.set_stock("pen", 9, new_sale=True)
+        assert await told(Purchase(3, "pen", "ann", "k"), Purchase(1, "pen", request_id="r")) == ["sold", "sold"]
+        sold: list[Order] = await one.orders("pen")
+        assert await told(*(Refund(*order.id, True) for order in sold)) == ["refunded", "refunded"]
+        assert (await one.audit("pen")).violations == []
