@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app import money
-from app.cli import tables
-from app.cli.common import By, Json, Yes, print_json, with_sale
-from app.cli.questions import name_of, whole_file
+from app.cli import events, order_tables
+from app.cli.common import By, Json, Yes, name_of, print_json, with_sale
+from app.cli.questions import whole_file
 from app.errors import SeckillError
 from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
 from app.orders.view import row, step
@@ -24,8 +24,12 @@ from app.sale.export import Format, head, lines
 from app.sale.find import refuse_gaps
 from app.wiring import Sale
 
-orders = typer.Typer(help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True)
-buyers = typer.Typer(help="What is kept of buyers.", no_args_is_help=True)
+orders = typer.Typer(
+    name="orders", help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True
+)
+buyers = typer.Typer(name="buyers", help="What is kept of buyers.", no_args_is_help=True)
+
+events.add_to(orders)
 
 _NAME_BYTES: Final = 8  # of a part that is given back
 _STATES: Final = (*(str(state) for state in OrderState), "attention")
@@ -99,7 +103,7 @@ def orders_show(number: Number, as_json: Json = False) -> None:
     if as_json:
         print_json(row(order) | {"steps": [step(order, event) for event in events]})
     else:
-        tables.print_life(order, events)
+        order_tables.print_life(order, events)
 
 
 @orders.command("find")
@@ -320,7 +324,7 @@ def _print(found: list[Order], as_json: bool) -> None:
     if as_json:
         print_json([row(order) for order in found])
     else:
-        tables.print_orders(found)
+        order_tables.print_orders(found)
 
 
 @contextmanager

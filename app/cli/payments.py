@@ -20,7 +20,7 @@ from app.sale.find import refuse_gaps
 from app.settings import Settings, load
 from app.wiring import Sale
 
-payments = typer.Typer(help="The provider's payments beside the orders.", no_args_is_help=True)
+payments = typer.Typer(name="payments", help="The provider's payments beside the orders.", no_args_is_help=True)
 
 
 @payments.callback()
