@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from app.audit import Audit
 from app.cli import tables
-from app.cli.common import HAS_LAB, Json, print_json, say, with_sale
+from app.cli.common import HAS_LAB, Json, moment, print_json, say, with_sale
 from app.errors import EXPECTED, SeckillError
 from app.settings import load
 from app.wiring import Sale
@@ -120,6 +120,27 @@ def log(
         print_json([dataclasses.asdict(change) for change in changes])
     else:
         tables.print_log(changes)
+
+
+@app.command()
+def report(
+    sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Only orders that began then or later, such as 2026-11-11T00:00:00+08:00; days are its zone's."
+        ),
+    ] = None,
+    as_: Annotated[
+        str, typer.Option("--format", metavar="text|csv|json", help="For people, spreadsheets, or programs.")
+    ] = "text",
+) -> None:
+    """Tell what the sale has come to: parcels, money, and how many held and did not pay, by item and by day."""
+    if as_ not in ("text", "csv", "json"):
+        raise typer.BadParameter("text, csv or json", param_hint="--format")
+    from app.cli.report import run
+
+    run(sku, moment(since, "--since"), as_)
 
 
 @app.command()

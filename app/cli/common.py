@@ -6,12 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from app import moments
 from app.errors import SeckillError, StockUnavailable
 from app.settings import PREFIX, Settings, load, unknown_variables
 from app.wiring import Sale, open_sale
@@ -46,6 +48,14 @@ def name_of(by: str) -> str:
     if not by.isprintable() or len(by) > _NAME_MAX:
         raise typer.BadParameter(f"a name of {_NAME_MAX} characters at most", param_hint="--by")
     return by
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """Parse a time with its zone. Raises `typer.BadParameter`, which names the option."""
+    try:
+        return None if text is None else moments.read(text)
+    except ValueError:
+        raise typer.BadParameter(f"not {moments.A_MOMENT}", param_hint=option) from None
 
 
 def print_json(value: Any) -> None:

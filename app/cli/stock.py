@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ from app.errors import StockError
 from app.orders import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN
 from app.stock import Level
 from app.wiring import Sale
+
+_CLOSED = 1  # an exit status
 
 stock = typer.Typer(
     name="stock",
@@ -33,10 +36,7 @@ def stock_show(
     """Show the units left and sold."""
 
     async def show(sale: Sale) -> list[Level]:
-        if sku:
-            return [await sale.store.level(sku)]
-        found = await sale.stock.levels(await sale.stock.items())
-        return [level for level in found.values() if isinstance(level, Level)]
+        return [await sale.store.level(sku)] if sku else await _levels(sale, await sale.stock.items())
 
     _print_levels(with_sale(show), as_json)
 
@@ -86,7 +86,7 @@ def stock_set(
         if not yes and units is not None and not add:
             await questions.is_meant(sale, sku)
         forget = await questions.may_forget(sale, sku, export, yes=yes) if new_sale else None
-        return await sale.stock.set_stock(
+        level = await sale.stock.set_stock(
             sku,
             units or 0,
             new_sale=new_sale,
@@ -95,6 +95,9 @@ def stock_set(
             terms=changed,
             by=name_of(by),
         )
+        if not changed.keys() & {"starts_at", "ends_at"}:
+            _say_closed(sale, [level])
+        return level
 
     _print_levels([with_sale(change)], as_json)
 
@@ -114,19 +117,28 @@ def stock_pause(
 
 
 @stock.command("resume")
-def stock_resume(sku: Sku = DEFAULT_SKU, everything: All = False, by: By = "", as_json: Json = False) -> None:
-    """Sell on after a pause."""
-    _change_terms(sku, everything, by, as_json, paused=None)
+def stock_resume(
+    sku: Sku = DEFAULT_SKU,
+    everything: All = False,
+    ends_at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME|none|default", help="When it ends from now on; none: open what has ended."),
+    ] = None,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Sell on after a pause. Exit status 1: an item's sale has ended, or not started, and nothing of it is sold."""
+    _change_terms(sku, everything, by, as_json, paused=None, **terms.read({"ends_at": ends_at}))
 
 
 @stock.command("end")
 def stock_end(sku: Sku = DEFAULT_SKU, everything: All = False, by: By = "", as_json: Json = False) -> None:
-    """End the sale of an item now, by this machine's clock. `stock set --ends-at` opens it again."""
+    """End the sale of an item now, by this machine's clock. `resume --ends-at none` opens it again."""
     _change_terms(sku, everything, by, as_json, ends_at=time.time())
 
 
 def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: Any) -> None:
-    failed = []
+    statuses = []
 
     async def change_each(sale: Sale) -> list[Level]:
         done = []
@@ -136,11 +148,22 @@ def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: 
             except StockError as error:
                 if not everything:
                     raise
-                failed.append(say(f"{one}: {error}"))  # the others are changed all the same
+                statuses.append(say(f"{one}: {error}"))  # the others are changed all the same
+        if change.get("paused", "") is None:
+            statuses.extend(_say_closed(sale, done))
         return done
 
     _print_levels(with_sale(change_each), as_json)
-    raise typer.Exit(max(failed, default=0))
+    raise typer.Exit(max(statuses, default=0))
+
+
+def _say_closed(sale: Sale, levels: Sequence[Level]) -> list[int]:
+    """Say which items are not sold although they are not paused, and how they are; return an exit status for each."""
+    closed = {level.sku: why for level in levels if (why := sale.stock.closed(level))}
+    for sku, why in closed.items():
+        option = "--ends-at" if "ended" in why else "--starts-at"
+        say(f"{sku}: {why}; `seckill stock set --sku {sku} {option} none` opens it")
+    return [_CLOSED] * len(closed)
 
 
 @stock.command("remove")
@@ -152,6 +175,7 @@ def stock_remove(sku: Annotated[str, typer.Option(help="The item.")], by: By = "
 @stock.command("unfence")
 def stock_unfence(
     sku: Sku = DEFAULT_SKU,
+    everything: All = False,
     yes: Yes = False,
     by: By = "",
     as_json: Json = False,
@@ -161,18 +185,22 @@ def stock_unfence(
     Until the next sale nothing stops a paused instance of the old cluster from writing; be sure that none is left.
     """
     if not yes:
-        typer.confirm(f"Have all instances that sell {sku!r} under the old lock system ended?", abort=True)
+        what = "" if everything else f" {sku!r}"
+        typer.confirm(f"Have all instances that sell{what} under the old lock system ended?", abort=True)
 
-    async def unfence(sale: Sale) -> Level:
-        await sale.stock.unfence(sku, by=name_of(by))
-        return await sale.store.level(sku)
+    async def unfence(sale: Sale) -> list[Level]:
+        skus = await sale.stock.items() if everything else [sku]
+        for one in skus:
+            await sale.stock.unfence(one, by=name_of(by))
+        return await _levels(sale, skus)
 
-    _print_levels([with_sale(unfence)], as_json)
+    _print_levels(with_sale(unfence), as_json)
 
 
 @stock.command("accept-loss")
 def stock_accept_loss(
     sku: Sku = DEFAULT_SKU,
+    everything: Annotated[bool, typer.Option("--all", help="All items of which orders are lost.")] = False,
     yes: Yes = False,
     by: By = "",
     as_json: Json = False,
@@ -182,16 +210,26 @@ def stock_accept_loss(
     Some buyers were told "sold" whose orders are gone, and their units are for sale again: set the stock accordingly.
     """
 
-    async def accept(sale: Sale) -> Level:
-        faults = await sale.readiness.faults(sku)
-        for fault in faults or [f"nothing is wrong with {sku!r}: no order is known to be lost"]:
-            Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
-        if not yes:
-            typer.confirm(f"Are the lost orders of {sku!r} gone for good?", abort=True)
-        await sale.stock.accept_loss(sku, by=name_of(by))
-        return await sale.store.level(sku)
+    async def accept(sale: Sale) -> list[Level]:
+        skus = await sale.readiness.behind() if everything else [sku]
+        for one in skus:
+            faults = await sale.readiness.faults(one)
+            for fault in faults or [f"nothing is wrong with {one!r}: no order is known to be lost"]:
+                Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
+        if not skus:
+            say("no item is known to have lost orders")
+        elif not yes:
+            typer.confirm(f"Are the lost orders of {', '.join(map(repr, skus))} gone for good?", abort=True)
+        for one in skus:
+            await sale.stock.accept_loss(one, by=name_of(by))
+        return await _levels(sale, skus)
 
-    _print_levels([with_sale(accept)], as_json)
+    _print_levels(with_sale(accept), as_json)
+
+
+async def _levels(sale: Sale, skus: Sequence[str]) -> list[Level]:
+    found = await sale.stock.levels(skus)
+    return [level for level in found.values() if isinstance(level, Level)]
 
 
 def _print_levels(levels: list[Level], as_json: bool) -> None:

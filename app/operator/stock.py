@@ -4,11 +4,13 @@ import contextlib
 import dataclasses
 import difflib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from typing_extensions import Unpack
 
+from app import moments
 from app.errors import HoursNotPossible, NotInCatalogue, PriceNotPossible, StockCorrupt, StockError, UnknownItem
 from app.orders import LATEST, TermsChange
 from app.sale.shop import Shop
@@ -80,6 +82,15 @@ class StockAdmin:
         self._shop.look_again(sku)
         await tell(self._store, sku)
         return level
+
+    def closed(self, level: Level) -> str | None:
+        """Say why nothing of an item is sold now, paused or not: its sale has ended or not begun; else None."""
+        terms, now = self._shop.terms_of(level), time.time()
+        if terms.ends_at and terms.ends_at <= now:
+            return f"its sale has ended ({moments.written(terms.ends_at)})"
+        if terms.starts_at and terms.starts_at > now:
+            return f"its sale has not started ({moments.written(terms.starts_at)})"
+        return None
 
     async def remove(self, sku: str, *, by: str = "", wait_s: float = 10.0) -> None:
         """Remove an item of which nothing was sold; likewise under the lock. Raises `HasOrders` if something was."""

@@ -138,6 +138,16 @@ def test_pause_resume_and_end(env: dict[str, str], valkey: Valkey) -> None:
     assert {one["paused"] for one in terms("pause", "--all").values()} == {"The sale is paused."}
     assert {sku: one["paused"] for sku, one in terms("resume", "--all").items()} == {"pen": None, "phone": None}
     assert abs(terms("end", "--sku", "phone")["phone"]["ends_at"] - time.time()) < 60
+    done = seckill("stock", "resume", "--all", env=env)
+    assert "phone: its sale has ended (" in done.stderr
+    assert "`seckill stock set --sku phone --ends-at none` opens it" in done.stderr
+    assert "pen: " not in done.stderr
+    assert done.returncode == 1
+    done = seckill("stock", "resume", "--sku", "phone", "--ends-at", "none", "--json", env=env)
+    assert (done.returncode, json.loads(done.stdout)[0]["terms"]["ends_at"]) == (0, 0)
+    seckill("stock", "set", "--sku", "phone", "--starts-at", "2999-01-01T00:00:00Z", env=env)
+    done = seckill("stock", "resume", "--sku", "phone", env=env)
+    assert (done.returncode, "its sale has not started" in done.stderr) == (1, True)
     for wrong in ("", "a\nb", "x" * 201):
         assert seckill("stock", "pause", "--sku", "pen", "--text", wrong, env=env).returncode == 2
     assert "a name of 64" in seckill("stock", "pause", "--sku", "pen", "--by", "ann\nbob", env=env).stderr
@@ -188,7 +198,7 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
 
 
 def test_a_command_loads_only_what_it_needs(env: dict[str, str]) -> None:
-    """In an emergency it is the pause button: no web service, other command, metrics, webhook or lab are loaded for it."""
+    """In an emergency it is the pause button: no web service, no other command and no lab are loaded."""
     argv = [sys.executable, "-X", "importtime", "-m", "app", "stock", "pause"]
     seckill("stock", "set", "5", env=env)
     done = subprocess.run(argv, env=os.environ | env, capture_output=True, text=True, timeout=60)
