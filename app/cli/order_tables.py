@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -12,31 +13,39 @@ from app.orders import Event, Order, Record
 from app.orders.view import step
 
 _AMOUNTS: Final = ("price", "amount", "expected", "subtotal", "given_back")  # facts of events
+_DROPPED_FIRST: Final = ("ref", "to pay", "began", "payment")
+_WHOLE: Final = ("number", "state", "units")
+_EDGE: Final = 3  # of a cell
 
 
 def print_orders(orders: list[Order]) -> None:
-    """Print a line for each order."""
+    """Print a line for each order, whose number can be copied; a narrow terminal lacks other columns."""
+    console = Console()
     if not orders:
-        Console().print("There is no such order.")
+        console.print("There is no such order.")
         return
-    names = (
-        "began",
-        Column("number", overflow="fold"),
-        "state",
-        "units",
-        "buyer",
-        "ref",
-        "to pay",
-        "payment",
-        "due back",
-    )
-    table = Table(*names)
-    for one in orders:
-        record = one.record
-        texts = (record.ref or "", _money(record), record.payment_ref or "", " ".join(record.refunds_due))
-        own = (moments.written(one.sold_at), one.id.name, one.state, str(one.quantity), one.buyer or "")
-        table.add_row(*map(tables.foreign, (*own, *texts)))
-    Console().print(table)
+    columns: dict[str, list[str]] = {
+        "began": [moments.written(one.sold_at) for one in orders],
+        "number": [one.id.name for one in orders],
+        "state": [one.state for one in orders],
+        "units": [str(one.quantity) for one in orders],
+        "buyer": [one.buyer or "" for one in orders],
+        "ref": [one.record.ref or "" for one in orders],
+        "to pay": [_money(one.record) for one in orders],
+        "payment": [one.record.payment_ref or "" for one in orders],
+        "due back": [" ".join(one.record.refunds_due) for one in orders],
+    }
+    widths = {name: max(map(cell_len, (name, *cells))) + _EDGE for name, cells in columns.items()}
+    dropped: list[str] = []
+    while sum(widths[name] for name in columns) > console.width and len(dropped) < len(_DROPPED_FIRST):
+        dropped.append(_DROPPED_FIRST[len(dropped)])
+        del columns[dropped[-1]]
+    table = Table(*(Column(name, no_wrap=name in _WHOLE, overflow="fold") for name in columns))
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*map(tables.foreign, cells))
+    console.print(table)
+    if dropped:
+        console.print(f"Not shown here: {', '.join(dropped)}. A wider terminal has all, and so has --json.")
 
 
 def print_life(order: Order, events: list[Event]) -> None:

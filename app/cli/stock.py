@@ -102,6 +102,22 @@ def stock_set(
     _print_levels([with_sale(change)], as_json)
 
 
+@stock.command("load")
+def stock_load(
+    file: Annotated[Path, typer.Argument(help="What is on sale, in TOML: names, units and terms of items.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    yes: Yes = False,
+    by: By = "",
+) -> None:
+    """Make units and terms of items those of a file: shows the difference, asks, and changes item by item.
+
+    What the file doesn't say stays, and so do items that it doesn't name. Safe while units are sold, and again.
+    """
+    from app.cli.offers import load  # with the reader of catalogues, which `pause` doesn't need
+
+    load(file, dry_run=dry_run, yes=yes, by=by)
+
+
 @stock.command("pause")
 def stock_pause(
     sku: Sku = DEFAULT_SKU,

@@ -36,7 +36,7 @@ def print_log(changes: list[Change]) -> None:
     if not changes:
         Console().print("No operator has changed anything yet.")
         return
-    table = Table("when", "who", "what", "item", Column("change", overflow="fold"))
+    table = Table(Column("when", no_wrap=True), "who", "what", "item", Column("change", overflow="fold"))
     for one in changes:
         texts = (moments.written(one.at), one.by, one.what, one.sku, one.difference)
         table.add_row(*map(foreign, texts))
