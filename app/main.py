@@ -36,6 +36,7 @@ from app.web import (
     problems,
     purchase,
     purchase_route,
+    report,
     stock,
     undelivered,
 )
@@ -155,6 +156,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 ready=ready,
                 unpriced=health.unpriced(sale.stock),
                 locks=TtlCache(lambda _: sale.readiness.contenders()),
+                reports=report.reports(sale.orders),
                 warnings=not_promised,
                 callbacks=callbacks,
                 unclaimed=metrics.unclaimed,
@@ -192,6 +194,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in (
         holding,
         orders.router,
+        report.router,
         stock.router,
         events.router,
         admin.router,

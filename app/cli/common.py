@@ -1,15 +1,19 @@
 """The common part of the commands: their options, and the sale that they work on."""
 
 import asyncio
+import getpass
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from app import moments
 from app.errors import SeckillError, StockUnavailable
 from app.settings import PREFIX, Settings, load, unknown_variables
 from app.wiring import Sale, open_sale
@@ -19,6 +23,7 @@ HAS_LAB: Final = find_spec("lab") is not None  # the container and the wheel hav
 
 Result = TypeVar("Result")
 
+_NAME_MAX: Final = 64
 _FAILED = 2  # could not be done; 1 is the answer "not consistent"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -31,6 +36,26 @@ def say(message: str) -> int:
     for line in message.splitlines():
         print(f"seckill: {line}", file=sys.stderr)  # noqa: T201
     return _FAILED
+
+
+def name_of(by: str) -> str:
+    """The operator's name for the log: the given one, or the login name."""
+    if not by:
+        try:
+            by = getpass.getuser()
+        except (OSError, KeyError):  # a container's user may have no name
+            by = f"uid {os.getuid()}"
+    if not by.isprintable() or len(by) > _NAME_MAX:
+        raise typer.BadParameter(f"a name of {_NAME_MAX} characters at most", param_hint="--by")
+    return by
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """Parse a time with its zone. Raises `typer.BadParameter`, which names the option."""
+    try:
+        return None if text is None else moments.read(text)
+    except ValueError:
+        raise typer.BadParameter(f"not {moments.A_MOMENT}", param_hint=option) from None
 
 
 def print_json(value: Any) -> None:

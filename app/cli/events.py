@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.cli.common import Json, with_sale
 from app.errors import ConfigurationError, StockError
 from app.operator import deliveries
 from app.orders import DEFAULT_SKU, OrderId
@@ -18,13 +18,11 @@ from app.sale.find import named
 from app.stock import StockStore
 from app.wiring import Sale
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 _PAGE = 500
 
 
-def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[Any]]], Any]) -> None:
-    """Add the commands to `seckill orders`; `with_sale` opens the sale that the settings name."""
+def add_to(orders: typer.Typer) -> None:
+    """Add the commands to `seckill orders`."""
 
     @orders.command("events")
     def orders_events(

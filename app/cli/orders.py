@@ -2,19 +2,18 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app import money
-from app.cli import tables
-from app.cli.common import By, Json, Yes, print_json, with_sale
-from app.cli.questions import name_of, whole_file
+from app.cli import events, order_tables
+from app.cli.common import By, Json, Yes, name_of, print_json, with_sale
+from app.cli.progress import progress
+from app.cli.questions import whole_file
 from app.errors import SeckillError
 from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
 from app.orders.view import row, step
@@ -24,14 +23,19 @@ from app.sale.export import Format, head, lines
 from app.sale.find import refuse_gaps
 from app.wiring import Sale
 
-orders = typer.Typer(help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True)
-buyers = typer.Typer(help="What is kept of buyers.", no_args_is_help=True)
+orders = typer.Typer(
+    name="orders", help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True
+)
+buyers = typer.Typer(name="buyers", help="What is kept of buyers.", no_args_is_help=True)
+
+events.add_to(orders)
 
 _NAME_BYTES: Final = 8  # of a part that is given back
 _STATES: Final = (*(str(state) for state in OrderState), "attention")
 Sku = Annotated[str | None, typer.Option(help="The item; all of them without.")]
 Some = Annotated[int | None, typer.Option(min=1, help="Only so many of its units.")]
-Number = Annotated[str, typer.Argument(help="The order's number: its id, or the part of it before the secret.")]
+Number = Annotated[str | None, typer.Argument(help="The order's number: its id, or the part of it before the secret.")]
+Ref = Annotated[str | None, typer.Option(help="The shop's own number, in the place of the order's: looks through all.")]
 
 
 def _state(text: str | None) -> WantedState | None:
@@ -88,18 +92,18 @@ def _warn(unread: Sequence[str]) -> None:
 
 
 @orders.command("show")
-def orders_show(number: Number, as_json: Json = False) -> None:
+def orders_show(number: Number = None, ref: Ref = None, as_json: Json = False) -> None:
     """Show an order, and all that has happened to it."""
 
     async def look(sale: Sale) -> tuple[Order, list[Event]]:
-        order = await _numbered(sale, number)
+        order = await _chosen(sale, number, ref)
         return order, await sale.orders.history(order)
 
     order, events = with_sale(look)
     if as_json:
         print_json(row(order) | {"steps": [step(order, event) for event in events]})
     else:
-        tables.print_life(order, events)
+        order_tables.print_life(order, events)
 
 
 @orders.command("find")
@@ -115,22 +119,13 @@ def orders_find(
         raise typer.BadParameter("say --number, --buyer or --ref")
     wanted = Wanted(None, buyer, ref)
 
-    unread: list[str] = []
+    async def look(sale: Sale) -> tuple[list[Order], list[str]]:
+        if not number:
+            return await _looked_through(sale, sku, wanted)
+        one = await sale.orders.numbered(number)
+        return [one] if one is not None and wanted.has(one) and sku in (None, one.sku) else [], []
 
-    async def look(sale: Sale) -> list[Order]:
-        if number:
-            one = await sale.orders.numbered(number)
-            return [one] if one is not None and wanted.has(one) and sku in (None, one.sku) else []
-        found: list[Order] = []
-        with _progress() as advance:
-            total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
-            async for page in sale.orders.pages(sku, wanted):
-                found += page.orders
-                unread.extend(page.unread)
-                advance(page.looked, total)
-        return found
-
-    found = with_sale(look)
+    found, unread = with_sale(look)
     _print(found, as_json)
     _warn(unread)
     raise typer.Exit(0 if found else 1)
@@ -153,7 +148,7 @@ def orders_export(
         count = 0
         total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
         file.write(head(form))
-        with _progress() as advance:
+        with progress() as advance:
             async for page in sale.orders.pages(sku, wanted):
                 refuse_gaps(page)
                 await asyncio.to_thread(file.write, lines(page.orders, form))
@@ -185,24 +180,27 @@ def _say_totals(totals: dict[str, Totals]) -> None:
 
 
 @orders.command("cancel")
-def orders_cancel(number: Number, units: Some = None, yes: Yes = False, by: By = "", as_json: Json = False) -> None:
+def orders_cancel(
+    number: Number = None, ref: Ref = None, units: Some = None, yes: Yes = False, by: By = "", as_json: Json = False
+) -> None:
     """Give back the units that an order holds. A paid order is a case for `refund`. Exit status 1: not done."""
     message = secrets.token_hex(_NAME_BYTES) if units else None
 
     async def cancel(sale: Sale) -> tuple[Answer, Order]:
-        order = await _numbered(sale, number)
+        order = await _chosen(sale, number, ref)
         if not yes:
             what = f"{units} of {_told(order)}" if units else _told(order)
             typer.confirm(f"Cancel {what}?", abort=True, err=True)
         answer = await sale.orders.cancel(order, by=name_of(by), units=units, message=message)
-        return answer, await _numbered(sale, number)
+        return answer, await _numbered(sale, order.id.name)
 
     _done(*with_sale(cancel), as_json, ("cancelled", "partly_cancelled", "already_cancelled"))
 
 
 @orders.command("refund")
 def orders_refund(
-    number: Number,
+    number: Number = None,
+    ref: Ref = None,
     restock: Annotated[bool | None, typer.Option("--restock/--no-restock", help="Sell the units again.")] = None,
     payment: Annotated[
         str | None, typer.Option(help="Which payment; the order's own without, or all that are due.")
@@ -228,7 +226,7 @@ def orders_refund(
         part["message"] = secrets.token_hex(_NAME_BYTES)
 
     async def refund(sale: Sale) -> tuple[Answer, Order]:
-        order = await _numbered(sale, number)
+        order = await _chosen(sale, number, ref)
         again = restock
         if part.get("currency") not in (None, order.record.currency):
             raise typer.BadParameter(f"the order is in {order.record.currency or 'no currency'}", param_hint="--amount")
@@ -243,14 +241,15 @@ def orders_refund(
             asked = "Is money to be given back for" if later else f"Was {amount or 'the money'} given back for"
             typer.confirm(f"{asked} {what}?", abort=True, err=True)
         about = {"payment_ref": payment, "by": name_of(by), **part}
-        return await sale.orders.refund(order, restock=again, **about), await _numbered(sale, number)
+        return await sale.orders.refund(order, restock=again, **about), await _numbered(sale, order.id.name)
 
     _done(*with_sale(refund), as_json, ("refunded", "partly_refunded", "already_refunded"))
 
 
 @orders.command("retry")
 def orders_retry(
-    number: Number,
+    number: Number = None,
+    ref: Ref = None,
     name: Annotated[str | None, typer.Option(help="Which of its refunds; all that didn't work without.")] = None,
     by: By = "",
     as_json: Json = False,
@@ -258,7 +257,7 @@ def orders_retry(
     """Have the cashier try refunds again that didn't work. Exit status 1: there is nothing to try."""
 
     async def retry(sale: Sale) -> dict[str, RequestOutcome]:
-        return await sale.orders.retry(await _numbered(sale, number), name, by=name_of(by))
+        return await sale.orders.retry(await _chosen(sale, number, ref), name, by=name_of(by))
 
     found = with_sale(retry)
     if as_json:
@@ -295,6 +294,34 @@ def buyers_erase(
         Console().print(f"{sum(found.values()):,} entries of {len(found):,} items no longer have the name.")
 
 
+async def _chosen(sale: Sale, number: str | None, ref: str | None) -> Order:
+    """The order of this number, or the only one with the shop's own number."""
+    if (number is None) == (ref is None):
+        raise typer.BadParameter("say the order's number, or --ref", param_hint="NUMBER")
+    if number is not None:
+        return await _numbered(sale, number)
+    found, unread = await _looked_through(sale, None, Wanted(ref=ref))
+    _warn(unread)
+    if not found:
+        raise SeckillError(f"there is no order with --ref {ref!r}")
+    if len(found) > 1:
+        which = "\n".join(f"  {_told(one)}" for one in found)
+        raise SeckillError(f"{len(found)} orders have --ref {ref!r}; say the number of one of them:\n{which}")
+    return found[0]
+
+
+async def _looked_through(sale: Sale, sku: str | None, wanted: Wanted) -> tuple[list[Order], list[str]]:
+    """The orders that are wanted of all, or of an item; and the items whose orders can't be read."""
+    found, unread = list[Order](), list[str]()
+    with progress() as advance:
+        total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
+        async for page in sale.orders.pages(sku, wanted):
+            found += page.orders
+            unread.extend(page.unread)
+            advance(page.looked, total)
+    return found, unread
+
+
 async def _numbered(sale: Sale, number: str) -> Order:
     order = await sale.orders.numbered(number)
     if order is None:
@@ -320,14 +347,4 @@ def _print(found: list[Order], as_json: bool) -> None:
     if as_json:
         print_json([row(order) for order in found])
     else:
-        tables.print_orders(found)
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """Show a bar, if somebody looks; yield the function that moves it on."""
-    columns = TextColumn("orders"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("orders", total=None)
-        yield lambda more, total: bar.update(task, advance=more, total=total)
+        order_tables.print_orders(found)

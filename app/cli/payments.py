@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app import moments, money
-from app.cli.common import Json, print_json, with_sale
+from app import money
+from app.cli.common import Json, moment, print_json, with_sale
 from app.errors import SeckillError
 from app.payments.reconcile import Difference, Movement, Reconciliation
 from app.payments.statement import StatementError, read
@@ -20,7 +20,7 @@ from app.sale.find import refuse_gaps
 from app.settings import Settings, load
 from app.wiring import Sale
 
-payments = typer.Typer(help="The provider's payments beside the orders.", no_args_is_help=True)
+payments = typer.Typer(name="payments", help="The provider's payments beside the orders.", no_args_is_help=True)
 
 
 @payments.callback()
@@ -42,12 +42,8 @@ def reconcile(
     """Compare each charge and each refund with the orders. Exit status 1: something differs."""
     if (file is None) != stripe:
         raise typer.BadParameter("name a file, or say --stripe", param_hint="FILE")
-    begin = 0.0
-    if since is not None:
-        try:
-            begin = moments.read(since).timestamp()
-        except ValueError:
-            raise typer.BadParameter(f"not {moments.A_MOMENT}", param_hint="--since") from None
+    first = moment(since, "--since")
+    begin = first.timestamp() if first else 0.0
     found = Reconciliation(begin)
 
     async def compare(sale: Sale) -> list[Difference]:

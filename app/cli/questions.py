@@ -1,12 +1,11 @@
 """Questions to the operator before data is lost, and the export of that data."""
 
 import difflib
-import getpass
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 import typer
 
@@ -15,20 +14,6 @@ from app.errors import ConfigurationError, SeckillError, UnknownItem
 from app.sale import EVERYTHING
 from app.sale.export import Format, head, lines
 from app.wiring import Sale
-
-_NAME_MAX: Final = 64
-
-
-def name_of(by: str) -> str:
-    """The operator's name for the log: the given one, or the login name."""
-    if not by:
-        try:
-            by = getpass.getuser()
-        except (OSError, KeyError):  # a container's user may have no name
-            by = f"uid {os.getuid()}"
-    if not by.isprintable() or len(by) > _NAME_MAX:
-        raise typer.BadParameter(f"a name of {_NAME_MAX} characters at most", param_hint="--by")
-    return by
 
 
 async def is_meant(sale: Sale, sku: str) -> None:

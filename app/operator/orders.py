@@ -1,13 +1,16 @@
 """Orders, for operators: find them, look at one's life, cancel and refund, remove a buyer's name."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import Any
 
 from app.errors import ItemNotPossible, UnknownItem
+from app.operator.report import Report
 from app.operator.stock import tell, under
 from app.orders import Answer, Cancel, Event, Order, Refund, RequestOutcome, RequestRefund
-from app.sale.find import Found, Wanted, find, named, pages
+from app.sale.find import EVERYTHING, Found, Wanted, find, named, pages, refuse_gaps
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
 from fencelock import AsyncLocks
@@ -29,6 +32,27 @@ class OrderAdmin:
         """All orders of an item, or of all items, that are wanted, page by page. Raises `UnknownItem`."""
         async for page in pages(self._store, await self.named(sku), wanted):
             yield page
+
+    async def report(
+        self,
+        sku: str | None = None,
+        since: datetime | None = None,
+        *,
+        looked: Callable[[int], object] = lambda _: None,
+    ) -> Report:
+        """Add up the orders of an item, or of all; see `Report`. `looked`: is told at how many more it has looked.
+
+        Raises `UnknownItem`, and `StockCorrupt` if orders can't be read.
+        """
+        found, clock = Report(since), asyncio.get_running_loop().time
+        async for page in self.pages(sku, EVERYTHING):
+            refuse_gaps(page)
+            began = clock()
+            for order in page.orders:
+                found.add(order)
+            looked(page.looked)
+            await asyncio.sleep(clock() - began)  # buyers are served on this loop, too
+        return found
 
     async def named(self, sku: str | None) -> list[str]:
         """The item of this name, or all of them. Raises `UnknownItem`: what is misspelt has nothing to be shown."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from app.errors import EXPECTED, StockError
+from app.errors import EXPECTED, StockBehind, StockError
 from app.sale.clock import StoreClock
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
@@ -15,6 +15,7 @@ from fencelock import AsyncLocks, Contender, Guarantees, LockError
 
 _log = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 100  # items a call
 _NAMED_MAX: Final = 10  # locks whose holders are looked up
 _LONG_S: Final = 1.0  # a grant is held for some milliseconds
 
@@ -59,6 +60,15 @@ class Readiness:
         async with self._locks.lock(self._shop.lock_name(skus[0])).holding(wait_s=wait_s) as grant:
             ours = Fence(grant.token, grant.source)
         return {sku: _faults(sku, fence, ours) for sku, fence in seen.items()}
+
+    async def behind(self) -> list[str]:
+        """The items of which orders are missing that were acknowledged."""
+        await self.learn()
+        skus, found = sorted({*await self._store.items(), *self._store.marks()}), list[str]()
+        for first in range(0, len(skus), _AT_ONCE):
+            seen = await self._store.inspect(skus[first : first + _AT_ONCE])
+            found += [sku for sku, fence in seen.items() if isinstance(fence, StockBehind)]
+        return found
 
     async def contenders(self) -> list[Contender]:
         """The queues of the locks of all items."""

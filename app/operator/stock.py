@@ -4,13 +4,24 @@ import contextlib
 import dataclasses
 import difflib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from typing_extensions import Unpack
 
-from app.errors import HoursNotPossible, NotInCatalogue, PriceNotPossible, StockCorrupt, StockError, UnknownItem
-from app.orders import LATEST, TermsChange
+from app import moments
+from app.errors import (
+    HoursNotPossible,
+    NotInCatalogue,
+    PriceNotPossible,
+    StockCorrupt,
+    StockError,
+    StockNotAsExpected,
+    UnknownItem,
+)
+from app.orders import LATEST, NO_TERMS, TermsChange
+from app.orders.offer import Offer
 from app.sale.shop import Shop
 from app.stock import Change, Fence, Level, Restock, StockStore
 from fencelock import AsyncLock, AsyncLocks, Grant, LockLost
@@ -18,6 +29,7 @@ from fencelock import AsyncLock, AsyncLocks, Grant, LockLost
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 100  # items a call
+_TRIES: Final = 10
 
 
 class StockAdmin:
@@ -68,8 +80,7 @@ class StockAdmin:
     async def set_stock(self, sku: str, stock: int, *, wait_s: float = 10.0, **how: Unpack[Restock]) -> Level:
         """Set the units left (see `Restock`), under the lock and past the fence like any other write."""
         self._store.check(sku)
-        if self.catalogue is not None and sku not in self.catalogue:
-            await self._refuse_unknown(sku, self.catalogue)
+        await self._refuse_unknown(sku)
         await self._learn()
         lock = self._locks.lock(self._shop.lock_name(sku))
         async with under(lock, wait_s) as grant:
@@ -81,6 +92,43 @@ class StockAdmin:
         await tell(self._store, sku)
         return level
 
+    async def difference(self, sku: str, offer: Offer) -> list[tuple[str, str, str]]:
+        """What `put_on_sale` would change: see `Offer.differs`. Raises what it would, if that is known yet."""
+        await self._refuse_unknown(sku)
+        await self._refuse_odd_terms(sku, offer.terms)
+        try:
+            level = await self._store.level(sku)
+        except UnknownItem:
+            if offer.units is None:
+                raise UnknownItem(f"there is no item {sku!r} yet: say its units") from None
+            return offer.differs(None, NO_TERMS)
+        _more(level, offer)
+        return offer.differs(_units_of(level), level.terms)
+
+    async def put_on_sale(self, sku: str, offer: Offer, *, by: str) -> Level:
+        """Make units and terms of an item those of an offer, while it is sold, too. Twice is once."""
+        for _ in range(_TRIES):
+            try:
+                level = await self._store.level(sku)
+            except UnknownItem:
+                return await self.set_stock(sku, offer.units or 0, terms=offer.terms, by=by)
+            more = _more(level, offer)
+            if more >= 0:
+                return await self.set_stock(sku, more, add=True, terms=offer.terms, by=by)
+            left, seen = level.stock + more, (level.stock, level.lucky)
+            with contextlib.suppress(StockNotAsExpected):  # somebody has bought meanwhile
+                return await self.set_stock(sku, left, if_match=seen, terms=offer.terms, by=by)
+        raise StockNotAsExpected(f"units of {sku!r} are sold faster than some can be taken away; pause it first")
+
+    def closed(self, level: Level) -> str | None:
+        """Say why nothing of an item is sold now, paused or not: its sale has ended or not begun; else None."""
+        terms, now = self._shop.terms_of(level), time.time()
+        if terms.ends_at and terms.ends_at <= now:
+            return f"its sale has ended ({moments.written(terms.ends_at)})"
+        if terms.starts_at and terms.starts_at > now:
+            return f"its sale has not started ({moments.written(terms.starts_at)})"
+        return None
+
     async def remove(self, sku: str, *, by: str = "", wait_s: float = 10.0) -> None:
         """Remove an item of which nothing was sold; likewise under the lock. Raises `HasOrders` if something was."""
         self._store.check(sku)
@@ -91,13 +139,15 @@ class StockAdmin:
         self._shop.look_again(sku)
         await tell(self._store, sku)
 
-    async def _refuse_unknown(self, sku: str, catalogue: Collection[str]) -> None:
+    async def _refuse_unknown(self, sku: str) -> None:
         """Refuse a new item that is not in the catalogue; one that has a stock can still be paused or ended."""
+        if self.catalogue is None or sku in self.catalogue:
+            return
         with contextlib.suppress(UnknownItem):
             await self._store.level(sku)
             return
-        near = difflib.get_close_matches(sku, catalogue, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(catalogue)[:20])}"
+        near = difflib.get_close_matches(sku, self.catalogue, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(self.catalogue)[:20])}"
         raise NotInCatalogue(f"{sku!r} is not in the catalogue; {hint}")
 
     async def _refuse_odd_terms(self, sku: str, change: TermsChange) -> None:
@@ -135,6 +185,20 @@ class StockAdmin:
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
         """The last changes that operators have made to an item, or to all, newest first."""
         return await self._store.log(sku, limit=limit)
+
+
+def _units_of(level: Level) -> int:
+    """The units of the whole sale of an item."""
+    return level.stock + level.held + level.lucky
+
+
+def _more(level: Level, offer: Offer) -> int:
+    """How many units an offer has more than the item; less than 0 if some are to be taken away."""
+    more = 0 if offer.units is None else offer.units - _units_of(level)
+    if level.stock + more < 0:
+        gone = level.held + level.lucky
+        raise StockNotAsExpected(f"{offer.units} units of {level.sku!r} are too few: {gone} are sold or held")
+    return more
 
 
 @contextlib.asynccontextmanager

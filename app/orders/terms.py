@@ -32,7 +32,7 @@ class Term:
     `kind`: its type; `least` and `most`, or `pattern` and `most` characters: its limits; `text`: a description, for the
     settings and HTTP. `option` and `metavar`: how the command line calls it ("": not at all), `help` there, and `read`,
     which parses it, or raises `ValueError` for what is not `wanted`. `said`: how people are shown it, and `never`:
-    how they are shown 0.
+    how they are shown 0; `write`: how they are shown the value alone.
     """
 
     kind: type[int] | type[float] | type[str]
@@ -47,6 +47,11 @@ class Term:
     read: Callable[[str], Any] = str
     said: Callable[[Any], str] = str
     never: str = ""
+    write: Callable[[Any], str] = str
+
+    def written(self, value: Any) -> str:
+        """The value for people, without the term's name."""
+        return NONE if self.never and not value else self.write(value)
 
     @property
     def has_default(self) -> bool:
@@ -99,6 +104,7 @@ _TIME: Final[dict[str, Any]] = {
     "most": LATEST,
     "metavar": f"TIME|{NONE}|{DEFAULT}",
     "read": _moment,
+    "write": moments.written,
     "wanted": f"{moments.A_MOMENT} (from 1970 to 5138), `{NONE}` or `{DEFAULT}`",
 }
 _WINDOW: Final[dict[str, Any]] = {
@@ -106,6 +112,7 @@ _WINDOW: Final[dict[str, Any]] = {
     "most": _WINDOW_MAX_S,
     "metavar": f"SECONDS|{DEFAULT}",
     "read": _seconds,
+    "write": "{:g} s".format,
     "wanted": f"a whole number of seconds, a day at most, `{DEFAULT}`",
 }
 
@@ -196,6 +203,12 @@ class Terms:
         return {name: value for name in TERMS if (value := getattr(self, name)) is not None}
 
     @property
+    def written(self) -> dict[str, str]:
+        """The values of the terms that are not None for people, by their names; the price with its currency."""
+        found = {name: TERMS[name].written(value) for name, value in self.named.items() if name != "currency"}
+        return found | ({} if self.price is None else {"price": money.written(self.price, self.currency)})
+
+    @property
     def said(self) -> str:
         """The terms for people; empty if there are none."""
         found = []
@@ -214,6 +227,42 @@ class Terms:
 
 TERMS: Final[dict[str, Term]] = {one.name: one.metadata["term"] for one in fields(Terms)}
 NO_TERMS: Final = Terms()
+OPTIONS: Final = {term.option: name for name, term in TERMS.items() if term.option}
+"""The names of the terms that people write, by what they call them: on the command line, and in a file."""
+
+
+class NotATerm(ValueError):
+    """A term that can't be read; `option`: what people call it."""
+
+    def __init__(self, option: str, why: str) -> None:
+        super().__init__(why)
+        self.option = option
+
+
+def read_terms(given: Mapping[str, str]) -> TermsChange:
+    """Parse terms as people write them, by their options. Raises `NotATerm` for the first that is none."""
+    found: dict[str, Any] = {}
+    for option, text in given.items():
+        name = OPTIONS[option]
+        found[name] = _read(option, text)
+        if name == "price":
+            found["price"], found["currency"] = found["price"] or (None, None)
+    start, end = found.get("starts_at"), found.get("ends_at")
+    if start and end and end <= start:
+        raise NotATerm("ends_at", "must be later than starts_at")
+    return found
+
+
+def _read(option: str, text: str) -> Any:
+    term = TERMS[OPTIONS[option]]
+    if text == DEFAULT or (text == NONE and not term.wanted):
+        return None
+    try:
+        return term.read("0" if text == NONE else text)
+    except ValueError as error:
+        raise NotATerm(
+            option, f"{text!r} is not {term.wanted}" if term.wanted else f"{text!r}: {error}; or `{NONE}`"
+        ) from None
 
 
 @lru_cache(1000)

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Final, TypedDict
 
 from typing_extensions import Unpack
 
-from app import money
 from app.errors import ItemNotPossible, StockError, StockUnavailable, UnknownItem
 from app.orders import (
+    DEFAULT,
     NO_TERMS,
+    NONE,
     SKU_PATTERN,
+    TERMS,
     Ask,
     Event,
     Order,
@@ -173,19 +175,20 @@ class Change:
         """The facts that have changed, for people."""
         before, after = _said(self.before), _said(self.after)
         return ", ".join(
-            f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
+            f"{name} {before.get(name, _missing(name))} -> {after.get(name, _missing(name))}"
             for name in sorted({*before, *after})
             if before.get(name) != after.get(name)
         )
 
 
+def _missing(name: str) -> str:
+    return DEFAULT if name in TERMS and TERMS[name].has_default else NONE
+
+
 def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of an item for people: its price with its currency."""
-    found = dict(facts)
-    currency = found.pop("currency", None)
-    if isinstance(found.get("price"), int):
-        found["price"] = money.written(found["price"], currency)
-    return found
+    """The facts of an item for people: times as times, and its price with its currency."""
+    terms = {name: value for name, value in facts.items() if name in TERMS and TERMS[name].may_be_kept(value)}
+    return {name: value for name, value in facts.items() if name not in TERMS} | Terms(**terms).written
 
 
 def facts(level: Level) -> dict[str, Any]:

@@ -95,6 +95,12 @@ async def locks(request: Request) -> list[ContenderView]:
     return [ContenderView.of(contender) for contender in await state_of(request).locks.at()]
 
 
+class SetView(ItemView):
+    """An item as it was set."""
+
+    warnings: list[str] = Field(description="why nothing of it is sold all the same: its hours")
+
+
 class ChangeView(BaseModel):
     """A line of the operators' log: who changed what."""
 
@@ -133,7 +139,7 @@ async def set_stock(
     if_match: Annotated[
         str, Header(pattern=_ETAG, description="the ETag of `GET /stock`: change it only if that is so")
     ] = "",
-) -> ItemView:
+) -> SetView:
     """Set the units left, or add some, and the item's own terms: under the lock and past the fence, like any write.
 
     A new sale forgets all orders. If there are any, `forget_orders` must be their number, or "all"; else it is refused
@@ -160,7 +166,9 @@ async def set_stock(
         by=by,
     )
     response.headers["ETag"] = etag(level)
-    return ItemView.on(state.shop.terms_of(level), level)
+    why = state.stock.closed(level)
+    item = ItemView.on(state.shop.terms_of(level), level)
+    return SetView(**item.model_dump(), warnings=[f"{why}: see `starts_at` and `ends_at`"] if why else [])
 
 
 def _units(tag: str) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """The catalogue of the shop: name and picture of each item, read from a file at the start.
 
-It is for display only: the store and the settings decide on sales, and on prices.
+It is for display only: the store and the settings decide on sales, and on prices. The same file may say with how many
+units and on which terms `seckill stock load` puts each item on sale.
 """
 
 import json
@@ -12,10 +13,21 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from app.errors import ConfigurationError
-from app.orders import SKU_PATTERN
+from app.orders import SKU_PATTERN, offer
+from app.orders.offer import Offer
+from app.orders.terms import NotATerm
 from app.web.files import File
 
 BUILT_IN: Final = Path(__file__).parent / "catalogue.toml"
@@ -46,9 +58,22 @@ def _in_each_language(name: Any) -> Any:
     return {"en": name, "zh": name} if isinstance(name, str) else name
 
 
-class _Entry(_Strict):
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
     name: Annotated[_Names, BeforeValidator(_in_each_language)]
     picture: _Text | None = None
+    _offer: Offer = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _read_offer(self) -> "_Entry":
+        self._offer = offer.read(self.model_extra or {})
+        return self
+
+    @property
+    def offer(self) -> Offer:
+        """What else the file says of the item."""
+        return self._offer
 
 
 class _File(_Strict):
@@ -60,11 +85,12 @@ class Catalogue:
     """The descriptions of some items; any other has only its sku.
 
     `told`: the description of each item for the page, as JSON; `pictures`: by their names below `PICTURES`, which
-    contain a digest.
+    contain a digest; `offers`: what `seckill stock load` makes of each item.
     """
 
     told: Mapping[str, str]
     pictures: Mapping[str, File]
+    offers: Mapping[str, Offer]
 
     @cached_property
     def whole(self) -> str:
@@ -104,7 +130,7 @@ def read(path: Path) -> Catalogue:
             pictures[name] = file
             address = f"{PICTURES}/{name}"
         told[sku] = json.dumps({"name": item.name.model_dump(), "picture": address}, ensure_ascii=False)
-    return Catalogue(told, pictures)
+    return Catalogue(told, pictures, {sku: item.offer for sku, item in found.items.items()})
 
 
 def _picture(path: Path) -> tuple[str, File]:
@@ -128,8 +154,8 @@ def _picture(path: Path) -> tuple[str, File]:
 def _line(error: Any) -> str:
     """Describe a fault, with the name of its field as in TOML."""
     where = ".".join(str(part) for part in error["loc"] if part != "[key]")
-    if error["type"] == "extra_forbidden" and where.endswith(".price"):
-        return f"{where}: a price is the item's own: `seckill stock set --sku NAME --price 499EUR`"
+    if error["type"] == "value_error" and isinstance(wrong := error["ctx"]["error"], NotATerm):
+        return f"{where}.{wrong.option}: {wrong}"
     if error["type"] == "extra_forbidden":
         return f"{where}: there is no such field"
     if error["type"] == "string_pattern_mismatch":

@@ -5,7 +5,7 @@ from typing import Final
 from app.web import purchase
 
 _OPERATORS: Final = frozenset(
-    ("/metrics", "/readyz", "/locks", "/orders", "/log", "/control", "/docs", "/openapi.json")
+    ("/metrics", "/readyz", "/locks", "/orders", "/log", "/report", "/control", "/docs", "/openapi.json")
 )
 
 

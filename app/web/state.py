@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastapi import Request
 
@@ -69,6 +69,7 @@ class State:
     ready: TtlCache[Ready]
     unpriced: TtlCache[list[str]]
     locks: TtlCache[list[Contender]]
+    reports: TtlCache[dict[str, Any]]
     warnings: list[str]
     callbacks: Mapping[str, Reader]
     unclaimed: Callable[[], None]

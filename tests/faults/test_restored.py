@@ -126,11 +126,14 @@ async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valke
         status, audits, _ = await asyncio.to_thread(check, etcd, valkey)
         assert status == 1
         assert "seckill stock accept-loss --sku default" in audits[0]["violations"][0]
-        # The operator accepts the loss.
-        command = ("stock", "accept-loss", "--yes")
+        # The operator accepts the loss, where there is one.
+        await other.set_stock("pen", 10)
+        command = ("stock", "accept-loss", "--all", "--yes")
         status, levels, said = await asyncio.to_thread(check, etcd, valkey, *command)
-        assert (status, levels[0]["lucky"]) == (0, 3)
+        assert (status, [(level["sku"], level["lucky"]) for level in levels]) == (0, [("default", 3)])
         assert "has lost orders" in said
+        status, levels, said = await asyncio.to_thread(check, etcd, valkey, *command)
+        assert (status, levels, "no item is known to have lost orders" in said) == (0, [], True)
         await until_missed(other, skus=())
         await sold(other, 1)
         await until_ready(other, stock="ok")
@@ -183,20 +186,25 @@ async def test_an_etcd_restored_from_a_backup(own_etcd: EtcdMember, own_valkey: 
 
 
 async def test_an_etcd_that_was_replaced(own_valkey: Valkey) -> None:
-    """`check` reports another cluster before any purchase, and /readyz does after the first one."""
+    """`check` reports another cluster before any purchase, /readyz does after the first one; one command ends it."""
     valkey = own_valkey
     with EtcdMember() as old, EtcdMember() as new:
         async with shop(old.endpoint, valkey.url) as one:
-            await one.set_stock("default", 10)
+            for sku in ("default", "pen"):
+                await one.set_stock(sku, 10)
             await sold(one, 1)
         status, audits, _ = await asyncio.to_thread(check, new, valkey)
         assert status == 1
         assert "tokens of two lock systems" in audits[0]["violations"][0]
         async with shop(new.endpoint, valkey.url, purchase_timeout_ms=10_000) as one:
-            with pytest.raises(ItemBlocked):
-                await one.submit(Purchase())
+            for sku in ("default", "pen"):
+                with pytest.raises(ItemBlocked):
+                    await one.submit(Purchase(sku=sku))
             await until_ready(one, stock="not available")
-            await one.unfence("default")
+            command = ("stock", "unfence", "--all", "--yes")
+            status, levels, _ = await asyncio.to_thread(check, new, valkey, *command)
+            assert (status, {one["sku"] for one in levels}) == (0, {"default", "pen"})
+            assert (await asyncio.to_thread(check, new, valkey))[0] == 0
             await sold(one, 1)
             await until_ready(one, stock="ok")
 

@@ -138,6 +138,16 @@ def test_pause_resume_and_end(env: dict[str, str], valkey: Valkey) -> None:
     assert {one["paused"] for one in terms("pause", "--all").values()} == {"The sale is paused."}
     assert {sku: one["paused"] for sku, one in terms("resume", "--all").items()} == {"pen": None, "phone": None}
     assert abs(terms("end", "--sku", "phone")["phone"]["ends_at"] - time.time()) < 60
+    done = seckill("stock", "resume", "--all", env=env)
+    assert "phone: its sale has ended (" in done.stderr
+    assert "`seckill stock set --sku phone --ends-at none` opens it" in done.stderr
+    assert "pen: " not in done.stderr
+    assert done.returncode == 1
+    done = seckill("stock", "resume", "--sku", "phone", "--ends-at", "none", "--json", env=env)
+    assert (done.returncode, json.loads(done.stdout)[0]["terms"]["ends_at"]) == (0, 0)
+    seckill("stock", "set", "--sku", "phone", "--starts-at", "2999-01-01T00:00:00Z", env=env)
+    done = seckill("stock", "resume", "--sku", "phone", env=env)
+    assert (done.returncode, "its sale has not started" in done.stderr) == (1, True)
     for wrong in ("", "a\nb", "x" * 201):
         assert seckill("stock", "pause", "--sku", "pen", "--text", wrong, env=env).returncode == 2
     assert "a name of 64" in seckill("stock", "pause", "--sku", "pen", "--by", "ann\nbob", env=env).stderr
@@ -187,8 +197,87 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
     assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
 
 
+SALE = """
+[items.phone]
+name = "A phone"
+units = 10
+price = "499.95EUR"
+ends_at = 2999-11-11T20:00:00+08:00
+[items.watch]
+name = "A watch"
+units = 5
+limit = 2
+"""
+
+
+def test_one_file_for_the_sale(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
+    """What differs is shown, field by field, and done after a yes; what the file doesn't say stays, and is said."""
+    file = tmp_path / "sale.toml"
+    file.write_text(SALE)
+    load = ("stock", "load", str(file))
+
+    def levels() -> dict[str, tuple[int, int, dict[str, Any]]]:
+        done = seckill("stock", "show", "--json", env=env)
+        return {one["sku"]: (one["stock"], one["lucky"], one["terms"]) for one in json.loads(done.stdout)}
+
+    seckill("stock", "set", "7", "--sku", "case", env=env)
+    seckill("stock", "set", "8", "--sku", "watch", "--limit", "3", "--hold", "60", "--yes", env=env)
+    before = levels()
+    shown = " ".join(seckill(*load, "--dry-run", env=env).stdout.split())
+    assert "phone units none 10 ends_at default 2999-11-11T12:00:00+00:00 price none 499.95 EUR" in shown
+    assert "watch units 8 5 limit 3 2" in shown
+    assert "Not in sale.toml, and left alone: case" in shown
+    done = seckill(*load, env=env)
+    assert (done.returncode, "Change 2 items? [y/N]" in done.stderr) == (1, True)
+    assert levels() == before
+    done = seckill(*load, "--yes", "--by", "olga", env=env)
+    assert (done.returncode, done.stdout.splitlines()[-2:]) == (0, ["phone: done", "watch: done"])
+    found = levels()
+    assert found["case"] == before["case"]
+    assert (found["watch"][0], found["watch"][2]["hold_s"], found["watch"][2]["limit_per_buyer"]) == (5, 60, 2)
+    assert (found["phone"][0], found["phone"][2]["price"], found["phone"][2]["currency"]) == (10, 49_995, "EUR")
+    assert json.loads(seckill("log", "--json", env=env).stdout)[0]["by"] == "olga"
+    with Instance(etcd.endpoint, valkey.url) as instance:
+        instance.get("/stock/reduce?sku=watch&buyer=ann&quantity=2")
+    done = seckill(*load, env=env)  # units that are sold are among those of the file
+    assert (done.returncode, "Nothing to change" in done.stdout) == (0, True), done.stdout
+    for units, left in ((6, 4), (3, 1)):
+        file.write_text(SALE.replace("units = 5", f"units = {units}"))
+        assert seckill(*load, "--yes", env=env).returncode == 0
+        assert levels()["watch"][:2] == (left, 2)
+    for wrong, words in (
+        ("units = 1", "watch: 1 units of 'watch' are too few: 2 are sold or held"),
+        ("untis = 5", "items.watch.untis: there is no such field"),
+        ("ends_at = 1970-11-11T20:00:00Z\nstarts_at = 1971-11-11T20:00:00Z", "items.watch.ends_at: must be later"),
+        ("[items.new]\nname = 'x'", "new: there is no item 'new' yet: say its units"),
+    ):
+        file.write_text(SALE.replace("units = 10", "units = 11").replace("units = 5", wrong))
+        done = seckill(*load, "--yes", env=env)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+        assert levels()["phone"][0] == 10
+
+
+def test_a_file_that_was_loaded_in_part(env: dict[str, str], valkey: Valkey, tmp_path: Path) -> None:
+    """A failure says which items are done and which are not; the same command again does the rest."""
+    file = tmp_path / "sale.toml"
+    file.write_text(SALE)
+    for sku in ("phone", "watch"):
+        seckill("stock", "set", "1", "--sku", sku, "--yes", env=env)
+    with redis.Redis(port=valkey.port) as client:
+        client.hset(Keys("watch").fence, "source", "etcd:another")
+    done = seckill("stock", "load", str(file), "--yes", env=env)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1] == "phone: done"
+    assert "watch: the stock of 'watch' is fenced by etcd:another" in done.stderr
+    assert "not done: watch; the same command again does the rest" in done.stderr
+    seckill("stock", "unfence", "--sku", "watch", "--yes", env=env)
+    done = seckill("stock", "load", str(file), "--yes", env=env)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "watch: done")
+    assert "phone" not in done.stdout
+
+
 def test_a_command_loads_only_what_it_needs(env: dict[str, str]) -> None:
-    """In an emergency it is the pause button: no web service, metrics, webhook or lab are loaded for it."""
+    """In an emergency it is the pause button: no web service, no other command and no lab are loaded."""
     argv = [sys.executable, "-X", "importtime", "-m", "app", "stock", "pause"]
     seckill("stock", "set", "5", env=env)
     done = subprocess.run(argv, env=os.environ | env, capture_output=True, text=True, timeout=60)
@@ -202,6 +291,13 @@ def test_a_command_loads_only_what_it_needs(env: dict[str, str]) -> None:
         "httpx",
         "prometheus_client",
         "opentelemetry.sdk",
+        "sqlalchemy",
+        "app.cli.orders",
+        "app.cli.questions",
+        "app.orders.view",
+        "app.outbox",
+        "app.payments",
+        "app.web",
         "lab.cli",
         "lab.servers",
     )

@@ -74,6 +74,9 @@ async def test_a_sale_is_paused_and_goes_on(open_client: OpenClient) -> None:
     assert await outcome(http) == "not_started"
     await put(http, starts_at=0, ends_at=1.0)
     assert await outcome(http) == "ended"
+    (warning,) = (await put(http, paused=None)).json()["warnings"]
+    assert "its sale has ended (1970-01-01T00:00:01+00:00)" in warning
+    assert (await put(http, ends_at=0)).json()["warnings"] == []
 
 
 async def test_the_overview_says_why_an_item_can_not_be_sold(open_client: OpenClient, valkey: Valkey) -> None:

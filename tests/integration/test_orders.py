@@ -5,6 +5,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -186,9 +187,18 @@ async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_pa
     assert shown["steps"][-1]["facts"]["by"] == "olga"
     assert (await run("cancel", number_of(bob), "--yes")).returncode == 0
     assert (await run("refund", number_of(bob), "--restock", "--yes")).returncode == 1
+    one, other, cy = [await hold(http, buyer, ref=ref) for buyer, ref in (("a", "R-9"), ("b", "R-9"), ("c", "R-10"))]
+    done = await run("cancel", "--ref", "R-9", "--yes")
+    assert (done.returncode, "2 orders have --ref 'R-9'" in done.stderr) == (2, True)
+    assert all(f"{number_of(order)} (held" in done.stderr for order in (one, other))
+    assert "there is no order with --ref 'R-8'" in (await run("cancel", "--ref", "R-8", "--yes")).stderr
+    assert "--ref" in (await run("cancel", number_of(cy), "--ref", "R-10", "--yes")).stderr
+    done = await run("cancel", "--ref", "R-10", "--yes")
+    assert (done.returncode, number_of(cy) in done.stdout) == (0, True), done.stderr
+    assert json.loads((await run("show", "--ref", "R-10", "--json")).stdout)["state"] == "cancelled"
     file = tmp_path / "all.jsonl"
     assert (await run("export", "--format", "jsonl", "--out", str(file))).returncode == 0
-    assert len(file.read_text().splitlines()) == 2
+    assert len(file.read_text().splitlines()) == 5
     assert (await run("export", "--state", "refunded")).stdout.count("\n") == 2
 
 
@@ -393,3 +403,46 @@ async def test_an_item_that_is_misspelt(http: httpx.AsyncClient, env: dict[str, 
         done = await seckill("orders", *words.split(), "--sku", name, env=env)
         assert (done.returncode, name in done.stderr) == (2, True), (words, done)
     assert (await http.get("/orders", params={"after": f"phnoe~1-1~{32 * '0'}"})).status_code == 422
+
+
+async def test_the_report(http: httpx.AsyncClient, env: dict[str, str]) -> None:
+    """Parcels, conversion and money, by item and day: the same in HTTP and for the command, and the export's totals."""
+    ann, bob, cy = [await hold(http, buyer, quantity=2) for buyer in ("ann", "bob", "cy")]
+    await http.put("/stock?sku=pen", json={"stock": 5})
+    await http.post("/stock/reduce?sku=pen&quantity=3")
+    for order, ref in ((ann, "p1"), (bob, "p2"), (ann, "p3")):
+        await pay(http, order, ref, 998)
+    await http.post(f"/orders/{number_of(bob)}/refund", json={"restock": True})
+    await http.post(f"/orders/{number_of(cy)}/cancel")
+    await hold(http, "dan")
+    found = (await http.get("/report")).json()
+    total, (default, pen) = found["total"], found["items"]
+    assert (default["sku"], pen["sku"]) == ("default", "pen")
+    assert (default["to_ship"], pen["to_ship"], total["to_ship"]) == (2, 3, 5)
+    assert default["orders"] == {"sold": 0, "held": 1, "confirmed": 1, "expired": 0, "cancelled": 1, "refunded": 1}
+    assert (total["paid_orders"], total["unpaid_orders"], total["conversion"], total["attention"]) == (2, 1, 0.6667, 1)
+    assert total["money"] == {"EUR": {"paid": 3 * 998, "given_back": 998, "owed": 998}}
+    assert pen["money"] == {}
+    (day,) = found["days"]
+    assert day["day"] == datetime.fromtimestamp(found["at"], UTC).date().isoformat()
+    assert {name: day[name] for name in total} == total
+    done = await seckill("report", "--format", "json", env=env)
+    assert json.loads(done.stdout) | {"at": found["at"]} == found
+    exported = (await seckill("orders", "export", env=env)).stderr
+    assert "paid 29.94 EUR, given back 9.98 EUR, owed 9.98 EUR" in exported
+    rows = list(csv.DictReader(io.StringIO((await seckill("report", "--format", "csv", env=env)).stdout)))
+    assert [(row["item"], row["day"], row["to_ship"], row["paid"]) for row in rows] == [
+        ("default", day["day"], "2", "2994"),
+        ("pen", day["day"], "3", "0"),
+    ]
+    shown = " ".join((await seckill("report", env=env)).stdout.split())
+    assert "default 2 1 2 1 67 EUR 29.94 9.98 9.98" in shown
+    assert "all 5 1 2 1 67 EUR 29.94 9.98 9.98" in shown
+    assert "Orders that need attention: 1." in shown
+    assert [one["sku"] for one in (await http.get("/report?sku=pen")).json()["items"]] == ["pen"]
+    assert (await http.get("/report?sku=pne")).status_code == 404
+    assert (await http.get("/report?since=2026-11-11")).status_code == 422
+    assert "--since" in (await seckill("report", "--since", "2026-11-11", env=env)).stderr
+    later = (await http.get("/report", params={"since": "2999-01-01T00:00:00+08:00"})).json()
+    assert (later["items"], later["days"], later["total"]["conversion"]) == ([], [], None)
+    assert (await http.get("/report", headers={"Authorization": ""})).status_code == 401

@@ -1,15 +1,19 @@
 """The catalogue is a file that is read at the start, where errors in it are reported."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from app.errors import ConfigurationError
+from app.orders import TERMS, Terms
+from app.orders.offer import Offer
 from app.settings import Settings
 from app.web import catalogue
 from app.wiring import catalogue_of
 
+ROOT = Path(__file__).parents[2]
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
 PNG = b"\x89PNG\r\n\x1a\n and so on"
 
@@ -55,6 +59,36 @@ def test_one_of_ones_own(tmp_path: Path) -> None:
     assert catalogue.read(written(tmp_path, "")).told == {}
 
 
+def test_what_is_on_sale(tmp_path: Path) -> None:
+    """The same file may say how many units there are and on which terms, as `seckill stock set` takes them."""
+    said = 'units = 300\nprice = "499.95 EUR"\nlimit = 2\nhold = 60\nends_at = "none"\n'
+    said += "starts_at = 2026-11-11T20:00:00+08:00"
+    found = catalogue.read(written(tmp_path, f'[items.a]\nname = "a"\n{said}\n[items.b]\nname = "b"\n')).offers
+    start = datetime(2026, 11, 11, 12, tzinfo=UTC).timestamp()
+    terms = {"price": 49_995, "currency": "EUR", "limit_per_buyer": 2, "hold_s": 60, "ends_at": 0, "starts_at": start}
+    assert found == {"a": Offer(300, terms), "b": Offer(None, {})}
+    own = Terms(limit_per_buyer=3, starts_at=start, paused="tea")
+    assert found["a"].differs(280, own) == [
+        ("units", "280", "300"),
+        ("limit", "3", "2"),
+        ("ends_at", "default", "none"),
+        ("price", "none", "499.95 EUR"),
+        ("hold", "default", "60 s"),
+    ]
+    assert found["a"].differs(300, own.changed(terms)) == found["b"].differs(280, own) == []
+
+
+def test_the_examples(tmp_path: Path) -> None:
+    """The sample file can be loaded, and so can what the page prints; the sample has every field."""
+    sample = catalogue.read(ROOT / "examples" / "sale.toml").offers
+    assert {name for one in sample.values() for name in one.terms} == {*TERMS} - {"paused"}
+    page = (ROOT / "docs" / "operations.md").read_text().partition("## The sale in one file")[2]
+    printed = page.partition("```toml\n")[2].partition("```")[0]
+    (tmp_path / "phone.webp").write_bytes(b"RIFF\0\0\0\nWEBPVP8 ")
+    (phone,) = catalogue.read(written(tmp_path, printed)).offers.values()
+    assert (phone.units, phone.terms["price"], phone.terms["currency"]) == (300, 49_995, "EUR")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -66,10 +100,12 @@ def test_one_of_ones_own(tmp_path: Path) -> None:
         ("[items.a]\nname = 7", "items.a.name: a text, or one for each language"),
         ("[items.a]\nname = { en = 'x' }", "items.a.name.zh: Field required"),
         ("[items.a]\nname = { en = 'x', zh = 'y', de = 'z' }", "items.a.name.de: there is no such field"),
-        (
-            "[items.a]\nname = 'x'\nprice = 199",
-            "items.a.price: a price is the item's own: `seckill stock set --sku NAME",
-        ),
+        ("[items.a]\nname = 'x'\nprice = 199", "items.a.price: '199': an amount and its currency are such as 499EUR"),
+        ("[items.a]\nname = 'x'\nprice = 4.99", "items.a.price: 4.99: a text, a whole number or a time"),
+        ("[items.a]\nname = 'x'\nunits = '300'", "items.a.units: '300' is not a number of units"),
+        ("[items.a]\nname = 'x'\nunits = -1", "items.a.units: -1 is not a number of units"),
+        ("[items.a]\nname = 'x'\nlimit = true", "items.a.limit: True: a text, a whole number or a time"),
+        ("[items.a]\nname = 'x'\nstarts_at = 2026-11-11T20:00:00", "items.a.starts_at: '2026-11-11T20:00:00' is not a"),
         ("[items.a]\nname = 'x'\ncolour = 'red'", "items.a.colour: there is no such field"),
         ("[items.'a b']\nname = 'x'", "items.a b: not an item's name"),
         ("items = 3", "items: Input should be a valid dictionary"),

@@ -1,0 +1,75 @@
+"""`seckill report`: what the sale has come to."""
+
+import json
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from app import money
+from app.cli import tables
+from app.cli.common import with_sale
+from app.cli.progress import progress
+from app.operator.report import Report, Sums
+from app.wiring import Sale
+
+_DAY_WIDTH: Final = len("2026-11-11")
+_WIDTHS: Final = {"money in": 11, "given back": 10, "owed": 8}  # amounts of millions are not cut
+
+
+def run(sku: str | None, since: datetime | None, as_: str) -> None:
+    """Print the report on an item, or on all."""
+
+    async def add_up(sale: Sale) -> Report:
+        with progress() as advance:
+            total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
+            return await sale.orders.report(sku, since, looked=lambda more: advance(more, total))
+
+    found = with_sale(add_up)
+    if as_ == "csv":
+        print(found.csv(), end="")  # noqa: T201
+    elif as_ == "json":
+        print(json.dumps(found.told, indent=2))  # noqa: T201
+    else:
+        _print(found)
+
+
+def _print(report: Report) -> None:
+    console = Console()
+    if not report.items:
+        console.print("There is no order.")
+        return
+    by_item = _table("item")
+    for sku, sums in report.items.items():
+        by_item.add_row(*_row(sku, sums))
+    if len(report.items) > 1:
+        by_item.add_section()
+        by_item.add_row(*_row("all", report.total))
+    console.print(by_item)
+    if len(report.days) > 1:
+        by_day = _table("day")
+        for day, sums in report.days.items():
+            by_day.add_row(*_row(day, sums))
+        console.print(by_day)
+    if report.total.attention:
+        said = f"Orders that need attention: {report.total.attention:,}. See `seckill orders list --state attention`."
+        console.print(said, markup=False, highlight=False)
+
+
+def _table(of: str) -> Table:
+    numbers = ("ship", "held", "paid", "unpaid", "%", "", "money in", "given back", "owed")
+    columns = (Column(name, justify="right", min_width=_WIDTHS.get(name)) for name in numbers)
+    return Table(Column(of, overflow="fold", min_width=_DAY_WIDTH), *columns, box=None, padding=(0, 1, 0, 0))
+
+
+def _row(name: str, sums: Sums) -> list[str]:
+    """A line. Orders are counted, but for the units to ship; each currency has a line of its own."""
+    told = sums.told
+    rate = "" if sums.conversion is None else f"{sums.conversion * 100:.0f}"
+    counts = (sums.to_ship, told["orders"]["held"], sums.paid_orders, sums.unpaid_orders)
+    amounts = [
+        "\n".join(money.written(one[what], currency or None).split()[0] for currency, one in told["money"].items())
+        for what in ("paid", "given_back", "owed")
+    ]
+    return [tables.foreign(name), *(f"{one:,}" for one in counts), rate, "\n".join(told["money"]), *amounts]

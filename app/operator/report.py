@@ -1,0 +1,152 @@
+"""What a sale has come to: parcels, money, and who held and did not pay, by item and by day."""
+
+import csv
+import io
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from app.orders import Order, OrderState
+from app.payments.reconcile import Totals, add_to
+
+_MONEY: Final = ("paid", "given_back", "owed")
+_COUNTS: Final = ("to_ship", "paid_orders", "unpaid_orders", "attention")
+COLUMNS: Final = (
+    "item",
+    "day",
+    *_COUNTS,
+    *(f"{state}_{what}" for what in ("orders", "units") for state in OrderState),
+    "currency",
+    *_MONEY,
+)
+
+
+@dataclass(slots=True)
+class Sums:
+    """The sums of some orders: orders and units by state, and their payments by currency ("": of none)."""
+
+    orders: Counter[OrderState] = field(default_factory=Counter)
+    units: Counter[OrderState] = field(default_factory=Counter)
+    attention: int = 0
+    money: dict[str, Totals] = field(default_factory=dict)
+
+    def add(self, order: Order) -> None:
+        """Add an order."""
+        self.orders[order.state] += 1
+        self.units[order.state] += order.quantity
+        self.attention += order.record.needs_attention
+        add_to(self.money, order)
+
+    def merge(self, other: "Sums") -> None:
+        """Add the sums of others."""
+        self.orders.update(other.orders)
+        self.units.update(other.units)
+        self.attention += other.attention
+        for currency, total in other.money.items():
+            own = self.money.setdefault(currency, Totals())
+            for name in _MONEY:
+                setattr(own, name, getattr(own, name) + getattr(total, name))
+
+    @property
+    def to_ship(self) -> int:
+        """The units that buyers have paid, or got at once."""
+        return self.units[OrderState.SOLD] + self.units[OrderState.CONFIRMED]
+
+    @property
+    def paid_orders(self) -> int:
+        """The orders that were held, and then paid."""
+        return self.orders[OrderState.CONFIRMED] + self.orders[OrderState.REFUNDED]
+
+    @property
+    def unpaid_orders(self) -> int:
+        """The orders that were held, and never paid."""
+        return self.orders[OrderState.EXPIRED] + self.orders[OrderState.CANCELLED]
+
+    @property
+    def conversion(self) -> float | None:
+        """The share of the holds that were paid, of those that are over; None if there are none."""
+        over = self.paid_orders + self.unpaid_orders
+        return round(self.paid_orders / over, 4) if over else None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The sums for programs. Amounts are in the minor unit of their currency."""
+        return {
+            **{what: {str(state): getattr(self, what)[state] for state in OrderState} for what in ("orders", "units")},
+            **{name: getattr(self, name) for name in _COUNTS},
+            "conversion": self.conversion,
+            "money": {
+                currency: {name: getattr(total, name) for name in _MONEY}
+                for currency, total in sorted(self.money.items())
+            },
+        }
+
+
+class Report:
+    """Adds orders up. `since`: only those that began then or later; its zone is that of the days, UTC without."""
+
+    def __init__(self, since: datetime | None = None) -> None:
+        self._since = since.timestamp() if since else 0.0
+        self._zone = since.tzinfo if since else UTC
+        self._at = time.time()
+        self._sums: dict[tuple[str, str], Sums] = {}  # by item and day
+
+    def add(self, order: Order) -> None:
+        """Add an order."""
+        if order.sold_at >= self._since:
+            day = datetime.fromtimestamp(order.sold_at, self._zone).date().isoformat()
+            self._sums.setdefault((order.sku, day), Sums()).add(order)
+
+    @property
+    def total(self) -> Sums:
+        """The sums of all orders."""
+        found = Sums()
+        for sums in self._sums.values():
+            found.merge(sums)
+        return found
+
+    @property
+    def items(self) -> dict[str, Sums]:
+        """The sums of each item that has orders, by its name."""
+        return self._by(0)
+
+    @property
+    def days(self) -> dict[str, Sums]:
+        """The sums of each day on which orders began, oldest first."""
+        return self._by(1)
+
+    def _by(self, part: int) -> dict[str, Sums]:
+        found: dict[str, Sums] = {}
+        for key, sums in sorted(self._sums.items(), key=lambda one: one[0][part]):
+            found.setdefault(key[part], Sums()).merge(sums)
+        return found
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "at": self._at,
+            "total": self.total.told,
+            "items": [{"sku": sku} | sums.told for sku, sums in self.items.items()],
+            "days": [{"day": day} | sums.told for day, sums in self.days.items()],
+        }
+
+    def csv(self) -> str:
+        """The report for spreadsheets: a line for each item, day and currency; the first of a day has the counts."""
+        text = io.StringIO()
+        lines = csv.writer(text)
+        lines.writerow(COLUMNS)
+        for (sku, day), sums in sorted(self._sums.items()):
+            for number, row in enumerate(_rows(sums)):
+                lines.writerow((sku, day, *(row if number == 0 else [0] * (len(row) - 4) + row[-4:])))
+        return text.getvalue()
+
+
+def _rows(sums: Sums) -> Iterator[list[Any]]:
+    told = sums.told
+    counts = [told[name] for name in _COUNTS] + [*told["orders"].values(), *told["units"].values()]
+    for currency, money in (told["money"] or {"": dict.fromkeys(_MONEY, 0)}).items():
+        yield [*counts, currency, *money.values()]

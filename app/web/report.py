@@ -1,0 +1,103 @@
+"""The report on the sale, for operators."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from app import moments
+from app.operator import OrderAdmin
+from app.web.auth import OPERATOR
+from app.web.coalesce import TtlCache
+from app.web.orders import AnySku
+from app.web.problems import invalid_field, responses
+from app.web.state import state_of
+
+router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
+
+_KEPT_S = 5.0
+
+
+class ByState(BaseModel):
+    """A number for each state of an order."""
+
+    sold: int
+    held: int
+    confirmed: int
+    expired: int
+    cancelled: int
+    refunded: int
+
+
+class MoneyView(BaseModel):
+    """Amounts in the minor unit of their currency."""
+
+    paid: int
+    given_back: int
+    owed: int = Field(description="what is still to be given back")
+
+
+class SumsView(BaseModel):
+    """The sums of some orders."""
+
+    orders: ByState
+    units: ByState
+    to_ship: int = Field(description="units that were paid, or sold at once")
+    paid_orders: int = Field(description="held, and then paid: confirmed or refunded")
+    unpaid_orders: int = Field(description="held, and never paid: expired or cancelled")
+    attention: int = Field(description="orders with a payment to give back, or a wrong one")
+    conversion: float | None = Field(description="the share of the paid ones in both; null: there are none")
+    money: dict[str, MoneyView] = Field(description='by currency; "" is that of payments without one')
+
+
+class ItemSumsView(SumsView):
+    """The sums of an item."""
+
+    sku: str
+
+
+class DaySumsView(SumsView):
+    """The sums of the orders that began on a day."""
+
+    day: str = Field(examples=["2026-11-11"])
+
+
+class ReportView(BaseModel):
+    """What the sale has come to."""
+
+    at: float = Field(description="when it was begun, in seconds since 1970")
+    total: SumsView
+    items: list[ItemSumsView] = Field(description="those that have orders, by name")
+    days: list[DaySumsView] = Field(description="oldest first, in the zone of `since`, or UTC")
+
+
+def reports(orders: OrderAdmin) -> TtlCache[dict[str, Any]]:
+    """The reports behind `GET /report`: each is made once for all who ask meanwhile."""
+
+    async def make(name: str) -> dict[str, Any]:
+        sku, _, since = name.partition(" ")
+        return (await orders.report(sku or None, datetime.fromisoformat(since) if since else None)).told
+
+    return TtlCache(make, for_s=_KEPT_S)
+
+
+@router.get("/report", responses=responses(400, 404, 422))
+async def report(
+    request: Request,
+    sku: AnySku = None,
+    since: Annotated[
+        str | None,
+        Query(max_length=40, description=f"only orders that began then or later: {moments.A_MOMENT}; its days count"),
+    ] = None,
+) -> ReportView:
+    """Parcels, money, and who held and did not pay: of an item, or of all, and by day.
+
+    It looks through all orders, which takes a while if there are very many; some seconds old at most.
+    """
+    if since is not None:
+        try:
+            moments.read(since)
+        except ValueError:
+            raise invalid_field("since", f"not {moments.A_MOMENT}") from None
+    return ReportView(**await state_of(request).reports.at(f"{sku or ''} {since or ''}"))
