@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.outbox.endpoint import Result
+from app.outbox.webhook import Webhook
 from app.telemetry.observer import Observer
 
 _log = logging.getLogger(__name__)
@@ -22,11 +23,11 @@ _SAY_GONE_EVERY_S: Final = 600.0
 class Gate:
     """Knows whether the receiver is there, by what becomes of the events.
 
-    `where`: its address, for logs; `retry_s`: the first wait after a failure, which doubles up to four hours.
+    `retry_s`: the first wait after a failure, which doubles up to four hours.
     """
 
-    def __init__(self, where: str, retry_s: float, observer: Observer) -> None:
-        self._where = where
+    def __init__(self, webhook: Webhook, retry_s: float, observer: Observer) -> None:
+        self._webhook = webhook
         self._retry_s = retry_s
         self._observer = observer
         self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
@@ -80,22 +81,22 @@ class Gate:
             return None
         self._closed_until, self._probes = None, 0
         self._moved.set()
-        _log.info("the receiver of events is back: %s", self._where)
+        _log.info("the receiver of events is back: %s", self._webhook.where)
         return failing_since
 
     def was_refused(self, orders: Iterable[tuple[str, str]], result: Result, probe: bool) -> None:
         """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew."""
         now = time.time()
-        self._observer.delivered("refused" if result.status else "unanswered")
+        self._observer.delivered("refused" if result.status else "unanswered", self._webhook.receiver.suffix)
         if self._failing_since is None:
             self._failing_since = now
         if result.status == 410 and now > self._said_gone + _SAY_GONE_EVERY_S:
-            self._said_gone = now
-            _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", self._where)
+            self._said_gone, where = now, self._webhook.where
+            _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", where)
         self._failed_orders.update(orders)
         if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
             if self._closed_until is None:
-                _log.warning("the receiver of events is away, and they wait: %s %s", self._where, result.why)
+                _log.warning("the receiver of events is away, and they wait: %s %s", self._webhook.where, result.why)
             self._probes += 1
             self._closed_until = time.monotonic() + self.wait_s(self._probes, result)
 

@@ -1,4 +1,4 @@
-"""The sender: the one instance that delivers the events of all journals, at least once, in order per order.
+"""A sender: the one instance that delivers the events of all journals to a receiver, at least once, in order per order.
 
 It follows each journal from a cursor that the store keeps. An order whose event is refused while others get through is
 parked, with a back-off of its own. When nobody gets through, the receiver is away: then the cursors stand, and one
@@ -45,7 +45,7 @@ Load = list[tuple[Chain, int]]  # the first events of some orders, so many of ea
 
 @dataclass(frozen=True, slots=True)
 class OutboxView:
-    """The sender's state, for people and metrics.
+    """A sender's state, for people and metrics.
 
     `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
     `away_s`: since when none has got through although some were tried; `stuck`: items that it can't read or note.
@@ -61,10 +61,10 @@ class OutboxView:
 
 
 class Sender:
-    """A candidate for the sender's office, and the sender once it has the lock. Lives on one event loop.
+    """A candidate for the office of a receiver's sender, and the sender once it has the lock. Lives on one event loop.
 
     `lock`: the lock's name; `retry_s`: the first wait after a failure, which doubles up to four hours; `give_up_s`: how
-    long an event is tried; `busy`: whether buyers, who go first, wait here.
+    long an event is tried; `pace`: one for all senders of an instance.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Sender:
         *,
         retry_s: float,
         give_up_s: float,
-        busy: Callable[[], bool],
+        pace: Pace,
     ) -> None:
         self._locks = locks
         self._lock = lock
@@ -86,7 +86,8 @@ class Sender:
         self.webhook = webhook
         self.retry_s = retry_s
         self.give_up_s = give_up_s
-        self.busy = busy
+        self.pace = pace
+        self.receiver = webhook.receiver
         self._office: _Office | None = None
         self._task: asyncio.Task[Any] | None = None
         self._said = ""
@@ -94,7 +95,7 @@ class Sender:
     def start(self) -> None:
         """Stand for the office."""
         standing = run_forever(self._stand, every_s=_AGAIN_S, log=_log, what="sending events")
-        self._task = asyncio.get_running_loop().create_task(standing, name="sender")
+        self._task = asyncio.get_running_loop().create_task(standing, name=f"sender {self.receiver.suffix}".rstrip())
 
     async def close(self) -> None:
         """Note how far we have come, and give the office up."""
@@ -120,13 +121,15 @@ class Sender:
     def warnings(self) -> list[str]:
         """Warnings for the operator, in sentences."""
         view, found = self.view, []
+        whose = f"the receiver {self.receiver.name}" if self.receiver.suffix else "the receiver of events"
         if view.away_s > _WARN_AFTER_S:
-            found.append(f"the receiver of events is away: none got through for {view.away_s:.0f} s")
+            found.append(f"{whose} is away: none got through for {view.away_s:.0f} s")
+        to = f" to {self.receiver.name}" if self.receiver.suffix else ""
         if view.dead:
-            found.append(f"{view.dead} events are tried no more: `seckill orders events` lists them")
+            found.append(f"{view.dead} events{to} are tried no more: `seckill orders events` lists them")
         if view.stuck:
             named = ", ".join(view.stuck[:_NAMED_MAX]) + (", ..." if len(view.stuck) > _NAMED_MAX else "")
-            found.append(f"events of {len(view.stuck)} items can't be read or noted (see the log): {named}")
+            found.append(f"events{to} of {len(view.stuck)} items can't be read or noted (see the log): {named}")
         return found
 
     async def _stand(self) -> None:
@@ -154,9 +157,9 @@ class _Office:
     def __init__(self, sender: Sender, fence: Fence, lost: Callable[[], bool]) -> None:
         self._sender = sender
         self._lost = lost
-        self.gate = Gate(sender.webhook.where, sender.retry_s, sender.observer)
-        self.pace = Pace(sender.busy)
-        self.reader = Reader(sender.store, fence, self.gate, self.pace, sender.busy)
+        self.gate = Gate(sender.webhook, sender.retry_s, sender.observer)
+        self.pace = sender.pace
+        self.reader = Reader(sender.store, sender.receiver, fence, self.gate, self.pace)
         self._references = References(sender.store)
 
     @property
@@ -283,7 +286,7 @@ class _Office:
                     pending.slot.done = True
                 elif chain.parked is not None:
                     chain.parked.places.remove(pending.place)
-                self._sender.observer.delivered("delivered")
+                self._sender.observer.delivered("delivered", self._sender.receiver.suffix)
             chain.feed.advance()
         self._got_through()
 
@@ -355,7 +358,7 @@ class _Office:
             if now - parked.since > self._sender.give_up_s and not probe:
                 place = parked.places[0]
                 feed.state.give_up(parked, now)
-                self._sender.observer.delivered("dead")
+                self._sender.observer.delivered("dead", self._sender.receiver.suffix)
                 _log.error(
                     "event %s of order %s is a dead letter: %s",
                     place.entry,
