@@ -31,12 +31,16 @@ class Pending:
 
 @dataclass(slots=True)
 class Chain:
-    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`."""
+    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`.
+
+    `waits`: how often the receiver was too busy for them.
+    """
 
     feed: "Feed"
     order: str
     waiting: deque[Pending] = field(default_factory=deque)
     parked: Parked | None = None
+    waits: int = 0
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ class Gate:
         self._webhook = webhook
         self._retry_s = retry_s
         self._observer = observer
+        self._rests_until = 0.0  # as all clocks here
         self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
         self._probing = False
         self._probes = 0
@@ -50,17 +51,22 @@ class Gate:
 
     async def admitted(self) -> bool:
         """Wait until the gate is open, or for our turn to try whether the receiver is back: True. Then call `tried`."""
-        while self._closed_until is not None:
-            left_s = self._closed_until - time.monotonic()
-            if left_s <= 0 and not self._probing:
+        while self._closed_until is not None or self._rests_until > time.monotonic():
+            closed = self._closed_until is not None
+            left_s = max(self._closed_until or 0.0, self._rests_until) - time.monotonic()
+            if closed and left_s <= 0 and not self._probing:
                 self._probing = True
                 return True
             self._moved.clear()
             # Not `wait_for`: before Python 3.12 that swallows a cancellation which comes as it is woken.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.01, left_s) if not self._probing else None):
+                async with asyncio.timeout(None if closed and self._probing else max(0.01, left_s)):
                     await self._moved.wait()
         return False
+
+    def rest(self, wait_s: float) -> None:
+        """Let nothing pass for so long: the receiver is busy."""
+        self._rests_until = max(self._rests_until, time.monotonic() + wait_s)
 
     def tried(self) -> None:
         """End a turn to try."""
@@ -68,10 +74,11 @@ class Gate:
         self._moved.set()
 
     def try_now(self) -> None:
-        """Let the next event try at once, if the gate is closed."""
+        """Let the next event try at once, if the gate is closed or the receiver busy."""
+        self._rests_until = 0.0
+        self._moved.set()
         if self._closed_until is not None:
             self._closed_until, self._probes = 0.0, 0
-            self._moved.set()
 
     def got_through(self) -> float | None:
         """Note that an event was taken. If the receiver was away, return since when, in seconds since 1970."""
@@ -85,10 +92,14 @@ class Gate:
         return failing_since
 
     def was_refused(self, orders: Iterable[tuple[str, str]], result: Result, probe: bool) -> None:
-        """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew."""
+        """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew.
+
+        One that is refused again, long after others got through, says nothing of the receiver.
+        """
+        orders = list(orders)
         now = time.time()
         self._observer.delivered("refused" if result.status else "unanswered", self._webhook.receiver.suffix)
-        if self._failing_since is None:
+        if self._failing_since is None and (orders or probe):
             self._failing_since = now
         if result.status == 410 and now > self._said_gone + _SAY_GONE_EVERY_S:
             self._said_gone, where = now, self._webhook.where

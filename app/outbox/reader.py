@@ -84,6 +84,11 @@ class Reader:
         self._say("read", odd)
 
     @property
+    def has_fresh(self) -> bool:
+        """Whether events wait of orders that were not refused: these say whether the receiver is back."""
+        return any(chain.parked is None for feed in self.feeds.values() for chain in feed.chains.values())
+
+    @property
     def _has_room(self) -> bool:
         feeds = self.feeds.values()
         parked = sum(len(feed.state.parked) for feed in feeds)
@@ -192,6 +197,8 @@ class Reader:
 
     async def retry(self) -> None:
         """Have the parked orders whose time has come tried again."""
+        if not self._gate.is_open and self.has_fresh:
+            return
         odd: dict[str, str] = {}
         for feed in list(self.feeds.values()):
             for parked in list(feed.state.parked.values()):

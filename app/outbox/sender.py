@@ -39,6 +39,8 @@ _SLICE: Final = 50  # events that are written in one turn of the loop
 _AGAIN_S: Final = 1.0
 _WARN_AFTER_S: Final = 60.0
 _NAMED_MAX: Final = 20
+_WAITS_MAX: Final = 3  # for a receiver that is busy; then one of the events may be what keeps it so
+_WHY_MAX: Final = 300  # characters
 
 Load = list[tuple[Chain, int]]  # the first events of some orders, so many of each
 
@@ -161,6 +163,7 @@ class _Office:
         self.pace = sender.pace
         self.reader = Reader(sender.store, sender.receiver, fence, self.gate, self.pace)
         self._references = References(sender.store)
+        self._fits = sender.webhook.batch  # into a request, as far as we know
 
     @property
     def view(self) -> OutboxView:
@@ -220,7 +223,7 @@ class _Office:
 
     def _load(self, first: Chain) -> Load:
         """As many events as go into one request. An order that was refused before goes alone."""
-        load, room, chain = list[tuple[Chain, int]](), self._sender.webhook.batch, first
+        load, room, chain = list[tuple[Chain, int]](), self._fits, first
         while True:
             load.append((chain, min(room, len(chain.waiting))))
             room -= load[-1][1]
@@ -255,9 +258,11 @@ class _Office:
             load = self._current(load)
             if self._lost() or not load:
                 return []
-            if probe:
-                load, rest = _cut(load, 1)
-                later = [rest]
+            if probe and load[0][0].parked is not None and self.reader.has_fresh:
+                del load[0][0].feed.chains[load[0][0].order]  # its turn comes when the gate is open
+                return []
+            load, rest = _cut(load, 1 if probe else self._fits)
+            later = [rest]
             result, asked = await self._try(load)
         finally:
             if probe:
@@ -266,12 +271,22 @@ class _Office:
         if not result.why:
             self._taken(load)
         elif load:
-            size = sum(count for _, count in load)
+            size, first = sum(count for _, count in load), load[0][0]
+            busy = result.status == 429 or (result.status == 503 and size > 1 and first.waits < _WAITS_MAX)
             if asked:  # of several one may be odd: no answer to all of them counts as one order's
-                self.gate.was_refused(_anew(load)[:1] if size == 1 or not result.status else [], result, probe)
+                counts = size == 1 or busy or not result.status
+                self.gate.was_refused(_anew(load)[:1] if counts else [], result, probe)
+            if busy:
+                waits = first.waits + 1
+                for chain, _ in load:
+                    chain.waits = waits
+                self.gate.rest(self.gate.wait_s(min(waits, _WAITS_MAX), result))
+                return [*later, load]
+            if result.status == 413 and size > 1:
+                self._fits = min(self._fits, size // 2)
             if size > 1:
-                return [*reversed(_cut(load, size // 2))]
-            self._put_off(load[0][0], result, probe)
+                return [*later, *reversed(_cut(load, size // 2))]
+            self._put_off(first, result, probe)
         return later
 
     def _current(self, load: Load) -> Load:
@@ -332,7 +347,7 @@ class _Office:
         away_since = self.gate.got_through()
         if away_since is None:
             return
-        now = time.time()
+        now, self._fits = time.time(), self._sender.webhook.batch  # it may be another one, or take more
         for feed in self.reader.feeds.values():
             for parked in feed.state.parked.values():
                 # An order that was refused while all were begins anew, but once only: it may be refused always.
@@ -343,17 +358,17 @@ class _Office:
     def _put_off(self, chain: Chain, result: Result, probe: bool) -> None:
         """Park the order, and give its first event up if that has failed for too long."""
         now, feed, parked = time.time(), chain.feed, chain.parked
-        wait_s = self.gate.wait_s(parked.tries + 1 if parked else 1, result)
+        wait_s, why = self.gate.wait_s(parked.tries + 1 if parked else 1, result), result.why[:_WHY_MAX]
         if parked is None:
             places = [pending.place for pending in chain.waiting]
             at = chain.waiting[0].event.at
-            parked = Parked(chain.order, places, at, 1, now, now + wait_s, result.why, wait_s=wait_s)
+            parked = Parked(chain.order, places, at, 1, now, now + wait_s, why, wait_s=wait_s)
             feed.state.parked[chain.order] = parked
             for pending in chain.waiting:
                 assert pending.slot is not None  # noqa: S101 - only those of a parked order have none
                 pending.slot.done = True
         else:
-            parked.tries, parked.why = parked.tries + 1, result.why
+            parked.tries, parked.why = parked.tries + 1, why
             parked.due, parked.wait_s, parked.since = now + wait_s, wait_s, min(parked.since, now)
             if now - parked.since > self._sender.give_up_s and not probe:
                 place = parked.places[0]
@@ -363,7 +378,7 @@ class _Office:
                     "event %s of order %s is a dead letter: %s",
                     place.entry,
                     OrderId(feed.sku, chain.order),
-                    result.why,
+                    why,
                 )
         del feed.chains[chain.order]
         feed.advance()

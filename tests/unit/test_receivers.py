@@ -5,6 +5,8 @@ import pytest
 from app.errors import ConfigurationError
 from app.orders import EventKind
 from app.outbox.receiver import Receiver, receivers_of
+from app.outbox.webhook import Webhook
+from tests.harness.receiver import SECRET
 
 
 def test_receivers_are_urls_with_fragments() -> None:
@@ -46,3 +48,12 @@ def test_what_is_odd_is_named(setting: str, said: str) -> None:
         receivers_of(setting)
     assert said in str(error.value)
     assert "https://a" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["https://shop:pässword€@shop.example/", "https://a%3Ab:c@shop.example/"])
+def test_credentials_that_cant_be_sent(url: str) -> None:
+    """They are refused at the start, and not told."""
+    with pytest.raises(ConfigurationError, match="Latin-1") as error:
+        Webhook(Receiver(url), [SECRET], timeout_s=1, at_once=1)
+    assert "shop" not in str(error.value)
+    Webhook(Receiver("https://shop:pässword@shop.example/"), [SECRET], timeout_s=1, at_once=1)
