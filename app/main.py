@@ -48,7 +48,7 @@ from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
 from app.web.parameters import KNOWN_PARAMETERS
 from app.web.sse import Feeds
 from app.web.state import Ready, State
-from app.wiring import about, catalogue_of, check_together, open_sale, refunds_of, traces_of, webhook_of
+from app.wiring import about, catalogue_of, check_together, open_sale, refunds_of, traces_of, webhooks_of
 from fencelock.url import LockUrl
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     traces_of(settings)
     signed = signed_buyers(settings)
     shown = catalogue_of(settings)
-    webhook_of(settings)
+    webhooks_of(settings)
     refunds_of(settings)
     callbacks = providers.readers(settings.callback_secrets, settings.providers)
     pages.load()
@@ -161,7 +161,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 callbacks=callbacks,
                 unclaimed=metrics.unclaimed,
                 auditor=sale.auditor,
-                sender=sale.sender,
+                senders=sale.senders,
                 cashier=sale.cashier,
             )
             try:

@@ -269,8 +269,9 @@ class Settings(BaseSettings):
     )
     webhook_url: SecretStr | None = Field(
         None,
-        description="where each event of an order is delivered, such as `https://shop.example/events` "
-        "(docs/webhooks.md); unset: nowhere",
+        description="where each event of an order is delivered, such as `https://shop.example/events`; several, "
+        "separated by blanks: all but the first have a name, as `https://erp.example/in#name=erp` (docs/webhooks.md); "
+        "unset: nowhere",
     )
     webhook_secret: SecretStr | None = Field(
         None, description=f"what the events are signed with: `whsec_` and 24 random bytes or more in base64{_SEVERAL}"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # what only an instance needs would double the time of a comm
 class Sale:
     """A sale and all that it stands on: the buyers' side (`shop`), the operator's (`stock`, `orders`), and the parts.
 
-    `auditor`, `sender` and `cashier`: the candidates for these offices, if we are one.
+    `auditor`, `senders` (one a receiver) and `cashier`: the candidates for these offices, as far as we are.
     """
 
     shop: Shop
@@ -47,7 +47,7 @@ class Sale:
     journal: Journal
     delaying: DelayingStore | None
     auditor: Auditor | None
-    sender: "Sender | None" = None
+    senders: "Sequence[Sender]" = ()
     cashier: "Cashier | None" = None
 
     async def audit(self, sku: str) -> Audit:
@@ -116,16 +116,18 @@ def catalogue_of(settings: Settings) -> "Catalogue":
         return catalogue.read(settings.catalogue)
 
 
-def webhook_of(settings: Settings) -> "Webhook | None":
-    """Return the webhook to which events are delivered, if the settings name one."""
+def webhooks_of(settings: Settings) -> "list[Webhook]":
+    """Return the webhooks to which events are delivered: one for each receiver that the settings name."""
     if settings.webhook_url is None or settings.webhook_secret is None:
-        return None
+        return []
+    from app.outbox.receiver import receivers_of
     from app.outbox.sender import AT_ONCE
     from app.outbox.webhook import Webhook
 
-    url, secrets = settings.webhook_url.get_secret_value(), secrets_of(settings.webhook_secret)
-    timeout_s = settings.webhook_timeout_ms / 1000
-    return Webhook(url, secrets, timeout_s=timeout_s, at_once=AT_ONCE, batch=settings.webhook_batch)
+    urls, secrets = settings.webhook_url.get_secret_value(), secrets_of(settings.webhook_secret)
+    timeout_s, batch = settings.webhook_timeout_ms / 1000, settings.webhook_batch
+    with about("SECKILL_WEBHOOK_URL"):
+        return [Webhook(one, secrets, timeout_s=timeout_s, at_once=AT_ONCE, batch=batch) for one in receivers_of(urls)]
 
 
 def refunds_of(settings: Settings) -> "Provider | None":
@@ -211,11 +213,11 @@ async def open_sale(
             expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
             if with_auditor and store.holds:
                 expiry.start()
-            sender, cashier = _offices(settings, backend, store, observer, shop) if with_auditor else (None, None)
-            offices = [one for one in (sender, cashier) if one is not None]
+            senders, cashier = _offices(settings, backend, store, observer, shop) if with_auditor else ([], None)
+            offices: list[Sender | Cashier] = [*senders, *([cashier] if cashier is not None else [])]
             for office in offices:
                 office.start()
-            candidates = (auditor if with_auditor else None, sender, cashier)
+            candidates = (auditor if with_auditor else None, senders, cashier)
             sale = Sale(shop, stock, orders, readiness, store, journal, delaying, *candidates)
             if metrics is not None:
                 _measure(metrics, sale)
@@ -235,10 +237,10 @@ async def open_sale(
 
 def _offices(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
-) -> "tuple[Sender | None, Cashier | None]":
-    """Make the candidates for sender and for cashier."""
-    sender = _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
-    return sender, _refunding(settings, backend, store, observer, shop) if store.holds else None
+) -> "tuple[list[Sender], Cashier | None]":
+    """Make the candidates for sender, one for each receiver, and for cashier."""
+    senders = _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
+    return senders, _refunding(settings, backend, store, observer, shop) if store.holds else None
 
 
 def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
@@ -254,7 +256,7 @@ def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
 
 def _measure(metrics: "Metrics", sale: Sale) -> None:
     """Let the metrics look at the parts of the sale at each scrape."""
-    shop, readiness, auditor, sender, cashier = sale.shop, sale.readiness, sale.auditor, sale.sender, sale.cashier
+    shop, readiness, auditor, senders, cashier = sale.shop, sale.readiness, sale.auditor, sale.senders, sale.cashier
     metrics.watch_queues(lambda: shop.waiting_by_item)
     metrics.watch_blocked(lambda: shop.errors)
     metrics.watch_mode(lambda: readiness.mode)
@@ -264,31 +266,29 @@ def _measure(metrics: "Metrics", sale: Sale) -> None:
         metrics.watch_auditor(
             lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
         )
-    if sender is not None:
-        metrics.watch_outbox(lambda: sender.figures)
+    if senders:
+        metrics.watch_outbox(lambda: {one.receiver.suffix: one.figures for one in senders})
     if cashier is not None:
         metrics.watch_cashier(lambda: cashier.figures)
 
 
 def _sending(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
-) -> "Sender | None":
-    """Make a candidate for sender, if there is somebody to send to."""
-    webhook = webhook_of(settings)
-    if webhook is None:
-        return None
+) -> "list[Sender]":
+    """Make a candidate for the sender of each receiver; all senders of an instance share its time."""
+    webhooks = webhooks_of(settings)
+    if not webhooks:
+        return []
+    from app.outbox.pace import Pace
     from app.outbox.sender import Sender
 
-    return Sender(
-        backend.aio,
-        f"{settings.lock_prefix}/!sender",
-        store,
-        observer,
-        webhook,
-        retry_s=settings.webhook_retry_s,
-        give_up_s=settings.webhook_give_up_s,
-        busy=busy,
-    )
+    how = {"retry_s": settings.webhook_retry_s, "give_up_s": settings.webhook_give_up_s}
+    lock, pace = f"{settings.lock_prefix}/!sender", Pace(busy)
+    return [
+        # Not "/": in etcd the names of locks are no folders of each other.
+        Sender(backend.aio, "!".join(filter(None, (lock, one.receiver.suffix))), store, observer, one, **how, pace=pace)
+        for one in webhooks
+    ]
 
 
 def _refunding(

@@ -86,7 +86,7 @@ def families() -> dict[str, Metric]:
     example.watch_clock(lambda: 0.0, lambda: 0.0)
     example.watch_queues(lambda: {"default": 0})
     example.watch_blocked(lambda: {"default": StockBehind("older")})
-    example.watch_outbox(lambda: dict.fromkeys(OUTBOX, 0.0))
+    example.watch_outbox(lambda: {one: dict.fromkeys(OUTBOX, 0.0) for one in ("", "erp")})
     example.watch_auditor(lambda: True, lambda: 0, lambda: 0, lambda: {"default": (300, 0)})
     return {family.name: family for family in text_string_to_metric_families(example.render().decode())}
 
@@ -104,7 +104,7 @@ def metrics() -> str:
                 labels.setdefault(label, {})[value] = None
         labels.pop("le", None)
         told = [
-            f"`{label}`" + (f": {', '.join(values)}" if family.type == "counter" else "")
+            f"`{label}`" + (f": {', '.join(values)}" if family.type == "counter" and "" not in values else "")
             for label, values in labels.items()
         ]
         rows.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} | {'; '.join(told)} |")

@@ -12,11 +12,15 @@ from rich.table import Table
 from app.cli.common import Json, with_sale
 from app.errors import ConfigurationError, StockError
 from app.operator import deliveries
-from app.orders import DEFAULT_SKU, OrderId
+from app.orders import DEFAULT_SKU, Event, OrderId
 from app.outbox.state import State, Wish, rank
 from app.sale.find import named
-from app.stock import StockStore
+from app.stock import DEFAULT_RECEIVER, StockStore
 from app.wiring import Sale
+
+OneReceiver = Annotated[
+    str | None, typer.Option("--receiver", metavar="NAME", help="One receiver of events; all of them without.")
+]
 
 _PAGE = 500
 
@@ -29,13 +33,14 @@ def add_to(orders: typer.Typer) -> None:
         number: Annotated[
             str | None, typer.Argument(metavar="[ORDER]", help="An order's number, with its item, or its id.")
         ] = None,
+        receiver: OneReceiver = None,
         as_json: Json = False,
     ) -> None:
         """List the events that are parked or dead; with an order's number, all of its events."""
         if number is not None:
-            rows = with_sale(lambda sale: _of_order(sale.store, number))
+            rows = with_sale(lambda sale: _of_order(sale.store, number, receiver))
         else:
-            rows = with_sale(lambda sale: _not_delivered(sale.store))
+            rows = with_sale(lambda sale: _not_delivered(sale.store, receiver))
         if as_json:
             print(json.dumps(rows, indent=2))  # noqa: T201
             return
@@ -53,6 +58,7 @@ def add_to(orders: typer.Typer) -> None:
             str | None, typer.Option(metavar="ENTRY", help="Send all events behind this entry again; 0: all.")
         ] = None,
         dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters, and what is parked, again.")] = False,
+        receiver: OneReceiver = None,
     ) -> None:
         """Have events sent again. The sender does so within some seconds, or when there is one."""
         if (since is not None) == dead:
@@ -66,7 +72,8 @@ def add_to(orders: typer.Typer) -> None:
                 _check_since(since, (await sale.store.level(skus[0])).last_entry or "0")
             else:
                 skus = [sku] if sku is not None else await sale.store.items()
-            return await deliveries.replay(sale.store, skus, Wish(since, dead))
+            to = await deliveries.receivers(sale.store, skus, receiver)
+            return await deliveries.replay(sale.store, skus, Wish(since, dead), to)
 
         asked = with_sale(ask)
         print(f"the sender is asked: {', '.join(asked)}" if asked else "nothing is parked or dead")  # noqa: T201
@@ -88,27 +95,35 @@ def _moment(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
-async def undelivered(store: StockStore, sku: str) -> int:
-    """The number of an item's events that wait, are parked or dead; 0 if no sender has ever looked at the item."""
-    outbox = (await store.outbox([sku]))[sku]
-    if isinstance(outbox, StockError) or not outbox.text:
-        return 0
-    state = State.from_text(outbox.text)
-    found, after = sum(len(one.places) for one in state.parked.values()) + len(state.dead), state.cursor or None
-    while page := await store.journal(sku, after=after, limit=_PAGE):
-        found, after = found + len(page), page[-1].entry
+async def undelivered(store: StockStore, sku: str) -> dict[str, int]:
+    """How many of an item's events wait, are parked or dead, by receiver; none if no sender has ever looked at it."""
+    found = {}
+    for receiver in await store.receivers([sku]):
+        outbox = (await store.outbox([sku], receiver))[sku]
+        if not isinstance(outbox, StockError) and outbox.text:
+            found[receiver] = await _behind(store, sku, State.from_text(outbox.text))
     return found
 
 
-async def _not_delivered(store: StockStore) -> list[dict[str, Any]]:
-    found = await deliveries.undelivered(store, await store.items())
+async def _behind(store: StockStore, sku: str, state: State) -> int:
+    apart = [place.entry for one in state.parked.values() for place in one.places] + [one.entry for one in state.dead]
+    # Those of them that are behind the cursor are counted there.
+    found, after = sum(rank(entry) <= rank(state.cursor) for entry in apart), state.cursor or None
+    while page := await store.journal(sku, after=after, limit=_PAGE):
+        found, after = found + sum(map(state.wants, page)), page[-1].entry
+    return found
+
+
+async def _not_delivered(store: StockStore, only: str | None) -> list[dict[str, Any]]:
+    skus = await store.items()
+    found = await deliveries.undelivered(store, skus, await deliveries.receivers(store, skus, only))
     return [
         one._asdict() | {"since": _moment(one.since), "next": None if one.next is None else _moment(one.next)}
         for one in found
     ]
 
 
-async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
+async def _of_order(store: StockStore, given: str, only: str | None) -> list[dict[str, Any]]:
     wanted = OrderId.parse_name(given)
     if wanted is None:
         raise ConfigurationError(f"not an order's number: {given!r}; it is `{OrderId('item', 'number')}`")
@@ -117,12 +132,25 @@ async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
     if found_order is None:
         raise ConfigurationError(f"no order {wanted.name}")
     order = found_order.id
-    state = (await deliveries.states(store, [order.sku])).get(order.sku, State())
-    waits = {place.entry: "parked" for one in state.parked.values() for place in one.places}
-    waits |= {dead.entry: "dead" for dead in state.dead}
+    to = {
+        f"delivery to {name}" if name != DEFAULT_RECEIVER else "delivery": await deliveries.states(
+            store, [order.sku], name
+        )
+        for name in await deliveries.receivers(store, [order.sku], only)
+    }
     found = []
     for event in await store.history(order.sku, order.number):
         own = {"entry": event.entry, "number": event.number, "kind": str(event.kind), "at": _moment(event.at)}
-        how = waits.get(event.entry) or ("waits" if rank(event.entry) > rank(state.cursor) else "delivered")
-        found.append(own | {"delivery": how, "facts": dict(event.facts)})
+        how = {name: _delivery(event, states.get(order.sku, State())) for name, states in to.items()}
+        found.append(own | how | {"facts": dict(event.facts)})
     return found
+
+
+def _delivery(event: Event, state: State) -> str:
+    if any(event.entry == place.entry for one in state.parked.values() for place in one.places):
+        return "parked"
+    if any(event.entry == dead.entry for dead in state.dead):
+        return "dead"
+    if not state.wants(event):
+        return "not wanted"
+    return "waits" if rank(event.entry) > rank(state.cursor) else "delivered"

@@ -13,6 +13,7 @@ from app.cli.events import undelivered
 from app.errors import ConfigurationError, SeckillError, UnknownItem
 from app.sale import EVERYTHING
 from app.sale.export import Format, head, lines
+from app.stock import DEFAULT_RECEIVER
 from app.wiring import Sale
 
 
@@ -33,8 +34,11 @@ async def is_meant(sale: Sale, sku: str) -> None:
 async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) -> int | None:
     """Export an item's orders, and ask whether they may be forgotten. Returns their number; None: any number."""
     count = await _export(sale, sku, export) if export is not None else None
-    lost = _counted(await undelivered(sale.store, sku), "event")
-    lost = f"{lost} of {sku!r} that the webhook did not get" if lost else ""
+    behind = (await undelivered(sale.store, sku)).items()
+    to = {name: "the webhook" if name == DEFAULT_RECEIVER else f"the receiver {name}" for name, _ in behind}
+    lost = ", and ".join(
+        f"{_counted(count, 'event')} of {sku!r} that {to[name]} did not get" for name, count in behind if count
+    )
     if yes:
         if lost:
             typer.echo(f"forgotten: {lost}", err=True)

@@ -1,10 +1,10 @@
 """The events that did not leave, for operators: what is parked or dead, and having it sent again."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from app.errors import StockError
+from app.errors import ConfigurationError, StockError
 from app.orders import OrderId
 from app.outbox.state import State, Wish
 from app.stock import StockStore
@@ -13,7 +13,7 @@ _SKUS_AT_ONCE = 100
 
 
 class Undelivered(NamedTuple):
-    """An order that is parked, or an event that is dead: tried no more.
+    """An order that is parked, or an event that is dead: tried no more, for a `receiver`.
 
     `order`: its number, without the secret; `entry`: of the event that was refused; `events`: how many wait; `tries`:
     since it was refused first, and `since`: when that was, or when it was given up; `next`: when it is tried again. All
@@ -28,36 +28,58 @@ class Undelivered(NamedTuple):
     since: float
     next: float | None
     why: str
+    receiver: str
 
 
-async def states(store: StockStore, skus: Sequence[str]) -> dict[str, State]:
-    """The sender's notes on each item of which it has any that can be read."""
+async def receivers(
+    store: StockStore, skus: Sequence[str], only: str | None = None, *, configured: Iterable[str] = ()
+) -> list[str]:
+    """The receivers that are `configured`, and those with notes on these items; or `only` that one, if it is known.
+
+    Raises `ConfigurationError`.
+    """
+    found = dict.fromkeys(configured)
+    for first in range(0, len(skus), _SKUS_AT_ONCE):
+        found |= dict.fromkeys(await store.receivers(skus[first : first + _SKUS_AT_ONCE]))
+    if only is not None and only not in found:
+        raise ConfigurationError(f"no receiver {only!r}; there is {', '.join(found)}")
+    return list(found) if only is None else [only]
+
+
+async def states(store: StockStore, skus: Sequence[str], receiver: str) -> dict[str, State]:
+    """The notes of a receiver's sender on each item of which it has any that can be read."""
     found = {}
     for first in range(0, len(skus), _SKUS_AT_ONCE):
-        for sku, outbox in (await store.outbox(skus[first : first + _SKUS_AT_ONCE])).items():
+        for sku, outbox in (await store.outbox(skus[first : first + _SKUS_AT_ONCE], receiver)).items():
             if not isinstance(outbox, StockError) and outbox.text:
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # a note that is not ours hides no other
                     found[sku] = State.from_text(outbox.text)
     return found
 
 
-async def undelivered(store: StockStore, skus: Sequence[str]) -> list[Undelivered]:
-    """What is parked or dead, as the sender has noted it within the last second."""
+async def undelivered(store: StockStore, skus: Sequence[str], to: Sequence[str]) -> list[Undelivered]:
+    """What is parked or dead for these receivers, as their senders have noted it within the last second."""
     found = []
-    for sku, state in (await states(store, skus)).items():
-        for parked in (one for one in state.parked.values() if one.places):
-            about = OrderId(sku, parked.order).name, parked.places[0].entry, len(parked.places), parked.tries
-            found.append(Undelivered("parked", *about, parked.since, parked.due, parked.why))
-        for dead in state.dead:
-            order = OrderId(sku, dead.order).name
-            found.append(Undelivered("dead", order, dead.entry, 1, None, dead.at, None, dead.why))
+    for receiver in to:
+        for sku, state in (await states(store, skus, receiver)).items():
+            for parked in (one for one in state.parked.values() if one.places):
+                about = OrderId(sku, parked.order).name, parked.places[0].entry, len(parked.places), parked.tries
+                found.append(Undelivered("parked", *about, parked.since, parked.due, parked.why, receiver))
+            for dead in state.dead:
+                order = OrderId(sku, dead.order).name
+                found.append(Undelivered("dead", order, dead.entry, 1, None, dead.at, None, dead.why, receiver))
     return found
 
 
-async def replay(store: StockStore, skus: Sequence[str], wish: Wish) -> list[str]:
-    """Ask the sender to send events of these items again; returns those of which there are any."""
-    if wish.since is None and wish.at is None:
-        skus = [sku for sku, state in (await states(store, skus)).items() if state.dead or state.parked]
-    for sku in skus:
-        await wish.ask(store, sku)
-    return list(skus)
+async def replay(store: StockStore, skus: Sequence[str], wish: Wish, to: Sequence[str]) -> list[str]:
+    """Ask these receivers' senders to send events of these items again; returns those of which there are any."""
+    asked = set()
+    for receiver in to:
+        some: Iterable[str] = skus
+        if wish.since is None and wish.at is None:
+            found = await states(store, skus, receiver)
+            some = [sku for sku, state in found.items() if state.dead or state.parked]
+        for sku in some:
+            await wish.ask(store, sku, receiver)
+            asked.add(sku)
+    return [sku for sku in skus if sku in asked]

@@ -13,6 +13,7 @@ from yarl import URL
 from app.errors import ConfigurationError
 
 _ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
+_REASON_MAX: Final = 100  # characters of the reason phrase, which is the receiver's
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _KEEPALIVE_S: Final = 4.0  # shorter than servers keep an idle connection: it is not to end as we use it
 
@@ -43,6 +44,11 @@ class Endpoint:
                 raise ValueError
         except ValueError:
             raise ConfigurationError("not a URL such as https://shop.example/events") from None
+        try:
+            if own := aiohttp.BasicAuth.from_url(self._url):
+                own.encode()
+        except ValueError:
+            raise ConfigurationError("user and password must be of Latin-1, the user without a colon") from None
         self._signers = [standardwebhooks.Webhook(secret) for secret in secrets]
         self.where = str(self._url.origin())
         self._timeout_s = timeout_s
@@ -75,7 +81,8 @@ class Endpoint:
             return Result(0, f"{type(error).__name__}: no connection, or none that lasts")
         if 200 <= answer.status < 300:
             return Result(answer.status, body=bytes(found[:_ANSWER_MAX]))
-        why = f"answered {answer.status} {answer.reason or ''}".rstrip()
+        reason = "".join(one for one in answer.reason or "" if one.isprintable())
+        why = f"answered {answer.status} {reason[:_REASON_MAX]}".rstrip()
         return Result(answer.status, why, _retry_after(answer.headers.get("Retry-After", "")))
 
     def _connected(self) -> aiohttp.ClientSession:

@@ -1,4 +1,4 @@
-"""An item's journal, as far as the sender has read it, and the events of its orders that wait."""
+"""An item's journal, as far as a sender has read it, and the events of its orders that wait."""
 
 import logging
 from collections import deque
@@ -31,12 +31,16 @@ class Pending:
 
 @dataclass(slots=True)
 class Chain:
-    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`."""
+    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`.
+
+    `waits`: how often the receiver was too busy for them.
+    """
 
     feed: "Feed"
     order: str
     waiting: deque[Pending] = field(default_factory=deque)
     parked: Parked | None = None
+    waits: int = 0
 
 
 @dataclass(slots=True)
@@ -59,21 +63,25 @@ class Feed:
     claimed: bool = False
 
     @classmethod
-    def of(cls, sku: str, outbox: Outbox) -> "Feed":
-        """The feed of an item, from where the sender has come."""
+    def of(cls, sku: str, outbox: Outbox, kinds: frozenset[str] | None = None) -> "Feed":
+        """The feed of an item, from where the sender has come. `kinds`: of the events to send, None: all."""
         try:
             state = State.from_text(outbox.text)
         except (ValueError, KeyError, TypeError):
             _log.error("what the sender has noted of %s is not ours; its events are sent from the first one", sku)
             state = State()
+        state.kinds = kinds
         return cls(sku, outbox, state, state.cursor)
 
     def take(self, event: Event) -> Chain | None:
         """Take an event that was read; return its order's chain, if that has begun."""
         order, place = event.order.number, Place(self.read_to, event.entry)
-        slot = Slot(event.entry, event.at)
+        slot = Slot(event.entry, event.at, done=not self.state.wants(event))
         self.read_to = event.entry
         self.window.append(slot)
+        if slot.done:
+            self.advance()
+            return None
         chain, parked = self.chains.get(order), self.state.parked.get(order)
         if parked is not None or any(dead.entry == event.entry for dead in self.state.dead):
             # It waits behind the one that is refused, unless it was read before by an earlier sender.

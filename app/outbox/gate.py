@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.outbox.endpoint import Result
+from app.outbox.webhook import Webhook
 from app.telemetry.observer import Observer
 
 _log = logging.getLogger(__name__)
@@ -22,13 +23,14 @@ _SAY_GONE_EVERY_S: Final = 600.0
 class Gate:
     """Knows whether the receiver is there, by what becomes of the events.
 
-    `where`: its address, for logs; `retry_s`: the first wait after a failure, which doubles up to four hours.
+    `retry_s`: the first wait after a failure, which doubles up to four hours.
     """
 
-    def __init__(self, where: str, retry_s: float, observer: Observer) -> None:
-        self._where = where
+    def __init__(self, webhook: Webhook, retry_s: float, observer: Observer) -> None:
+        self._webhook = webhook
         self._retry_s = retry_s
         self._observer = observer
+        self._rests_until = 0.0  # as all clocks here
         self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
         self._probing = False
         self._probes = 0
@@ -49,17 +51,22 @@ class Gate:
 
     async def admitted(self) -> bool:
         """Wait until the gate is open, or for our turn to try whether the receiver is back: True. Then call `tried`."""
-        while self._closed_until is not None:
-            left_s = self._closed_until - time.monotonic()
-            if left_s <= 0 and not self._probing:
+        while self._closed_until is not None or self._rests_until > time.monotonic():
+            closed = self._closed_until is not None
+            left_s = max(self._closed_until or 0.0, self._rests_until) - time.monotonic()
+            if closed and left_s <= 0 and not self._probing:
                 self._probing = True
                 return True
             self._moved.clear()
             # Not `wait_for`: before Python 3.12 that swallows a cancellation which comes as it is woken.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.01, left_s) if not self._probing else None):
+                async with asyncio.timeout(None if closed and self._probing else max(0.01, left_s)):
                     await self._moved.wait()
         return False
+
+    def rest(self, wait_s: float) -> None:
+        """Let nothing pass for so long: the receiver is busy."""
+        self._rests_until = max(self._rests_until, time.monotonic() + wait_s)
 
     def tried(self) -> None:
         """End a turn to try."""
@@ -67,10 +74,11 @@ class Gate:
         self._moved.set()
 
     def try_now(self) -> None:
-        """Let the next event try at once, if the gate is closed."""
+        """Let the next event try at once, if the gate is closed or the receiver busy."""
+        self._rests_until = 0.0
+        self._moved.set()
         if self._closed_until is not None:
             self._closed_until, self._probes = 0.0, 0
-            self._moved.set()
 
     def got_through(self) -> float | None:
         """Note that an event was taken. If the receiver was away, return since when, in seconds since 1970."""
@@ -80,22 +88,26 @@ class Gate:
             return None
         self._closed_until, self._probes = None, 0
         self._moved.set()
-        _log.info("the receiver of events is back: %s", self._where)
+        _log.info("the receiver of events is back: %s", self._webhook.where)
         return failing_since
 
     def was_refused(self, orders: Iterable[tuple[str, str]], result: Result, probe: bool) -> None:
-        """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew."""
+        """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew.
+
+        One that is refused again, long after others got through, says nothing of the receiver.
+        """
+        orders = list(orders)
         now = time.time()
-        self._observer.delivered("refused" if result.status else "unanswered")
-        if self._failing_since is None:
+        self._observer.delivered("refused" if result.status else "unanswered", self._webhook.receiver.suffix)
+        if self._failing_since is None and (orders or probe):
             self._failing_since = now
         if result.status == 410 and now > self._said_gone + _SAY_GONE_EVERY_S:
-            self._said_gone = now
-            _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", self._where)
+            self._said_gone, where = now, self._webhook.where
+            _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", where)
         self._failed_orders.update(orders)
         if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
             if self._closed_until is None:
-                _log.warning("the receiver of events is away, and they wait: %s %s", self._where, result.why)
+                _log.warning("the receiver of events is away, and they wait: %s %s", self._webhook.where, result.why)
             self._probes += 1
             self._closed_until = time.monotonic() + self.wait_s(self._probes, result)
 

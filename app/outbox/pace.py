@@ -1,4 +1,4 @@
-"""Keeps the sender's work to a share of its instance's time while buyers, who go first, wait there."""
+"""Keeps the senders' work to a share of their instance's time while buyers, who go first, wait there."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ class Pace:
     """
 
     def __init__(self, busy: Callable[[], bool]) -> None:
-        self._busy = busy
+        self.busy = busy
         self._owed_until = 0.0
         self._turn = asyncio.Lock()
 
@@ -53,7 +53,7 @@ class Pace:
         await asyncio.sleep(0)
         async with self._turn:
             if self._owed_s > _BURST_S / _SHARE:
-                while self._busy() and self._owed_s > 0:  # noqa: ASYNC110 - no event
+                while self.busy() and self._owed_s > 0:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(self._owed_s)
 
     @property

@@ -1,11 +1,11 @@
-"""Follows the journals of all items for the sender, and notes how far their events have left."""
+"""Follows the journals of all items for a sender, and notes how far their events have left."""
 
 import asyncio
 import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +13,7 @@ from app.errors import EXPECTED, FenceRefused, ForeignFence, StockChanged, Stock
 from app.outbox.feed import Chain, Feed, Pending
 from app.outbox.gate import Gate
 from app.outbox.pace import Pace
+from app.outbox.receiver import Receiver
 from app.outbox.state import Parked, Wish, rank
 from app.stock import Fence, Level, Outbox, StockStore
 from fencelock import LockLost
@@ -35,12 +36,12 @@ _ALL_REST_MAX_S: Final = 5.0  # between looks at all items: new ones, and an ope
 class Reader:
     """Reads the journals under the sender's grant. New events and those whose time has come are put into `ready`."""
 
-    def __init__(self, store: StockStore, fence: Fence, gate: Gate, pace: Pace, busy: Callable[[], bool]) -> None:
+    def __init__(self, store: StockStore, receiver: Receiver, fence: Fence, gate: Gate, pace: Pace) -> None:
         self._store = store
+        self._receiver = receiver
         self._fence = fence
         self._gate = gate
         self._pace = pace
-        self._busy = busy
         self.feeds: dict[str, Feed] = {}
         self.ready: asyncio.Queue[Chain] = asyncio.Queue()
         self._superseded: FenceRefused | None = None  # by a later sender
@@ -83,6 +84,11 @@ class Reader:
         self._say("read", odd)
 
     @property
+    def has_fresh(self) -> bool:
+        """Whether events wait of orders that were not refused: these say whether the receiver is back."""
+        return any(chain.parked is None for feed in self.feeds.values() for chain in feed.chains.values())
+
+    @property
     def _has_room(self) -> bool:
         feeds = self.feeds.values()
         parked = sum(len(feed.state.parked) for feed in feeds)
@@ -96,14 +102,14 @@ class Reader:
         for first in range(0, len(skus), _SKUS_AT_ONCE):
             page = skus[first : first + _SKUS_AT_ONCE]
             began = time.monotonic()
-            for sku, outbox in (await self._store.outbox(page)).items():
+            for sku, outbox in (await self._store.outbox(page, self._receiver.name)).items():
                 feed = self.feeds.get(sku)
                 if isinstance(outbox, StockError):
                     if isinstance(outbox, StockCorrupt):
                         self._odd[sku] = str(outbox)
                     continue
                 if feed is None or feed.outbox.sale != outbox.sale:
-                    feed = self.feeds[sku] = Feed.of(sku, outbox)
+                    feed = self.feeds[sku] = Feed.of(sku, outbox, self._receiver.kinds)
                 if outbox.wish:
                     with _apart(sku, self._odd):
                         await self._grant_wish(feed, outbox)
@@ -191,6 +197,8 @@ class Reader:
 
     async def retry(self) -> None:
         """Have the parked orders whose time has come tried again."""
+        if not self._gate.is_open and self.has_fresh:
+            return
         odd: dict[str, str] = {}
         for feed in list(self.feeds.values()):
             for parked in list(feed.state.parked.values()):
@@ -202,10 +210,11 @@ class Reader:
                         page = await self._store.journal(
                             feed.sku, after=place.after or None, until=place.entry, limit=1
                         )
-                        if page:
+                        if page and feed.state.wants(page[0]):
                             chain.waiting.append(Pending(page[0], place, None))
-                        elif place in parked.places:  # it was trimmed
+                        elif place in parked.places:  # it was trimmed, or the receiver wants it no more
                             parked.places.remove(place)
+                            feed.dirty = True
                     if self._rests(feed, parked):
                         feed.chains[parked.order] = chain
                         self.ready.put_nowait(chain)
@@ -244,7 +253,7 @@ class Reader:
         feed.dirty = False
         feed.outbox = replace(feed.outbox, text=feed.state.to_text(), number=feed.outbox.number + 1)
         try:
-            await self._store.save_outbox(feed.sku, self._fence, feed.outbox)
+            await self._store.save_outbox(feed.sku, self._fence, feed.outbox, self._receiver.name)
             feed.outbox, feed.claimed = replace(feed.outbox, wish=""), True
         except ForeignFence:
             if self.feeds.get(feed.sku) is feed:  # read anew when an operator has unfenced it
@@ -262,7 +271,7 @@ class Reader:
 
     async def _rest(self, began: float) -> None:
         ended = time.monotonic()
-        await asyncio.sleep(min(_REST_MAX_S, (ended - began) * (_REST if self._busy() else _IDLE_REST)))
+        await asyncio.sleep(min(_REST_MAX_S, (ended - began) * (_REST if self._pace.busy() else _IDLE_REST)))
         self._rested_s += time.monotonic() - ended
 
     def _say(self, what: str, odd: dict[str, str]) -> None:

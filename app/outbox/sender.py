@@ -1,4 +1,4 @@
-"""The sender: the one instance that delivers the events of all journals, at least once, in order per order.
+"""A sender: the one instance that delivers the events of all journals to a receiver, at least once, in order per order.
 
 It follows each journal from a cursor that the store keeps. An order whose event is refused while others get through is
 parked, with a back-off of its own. When nobody gets through, the receiver is away: then the cursors stand, and one
@@ -39,13 +39,15 @@ _SLICE: Final = 50  # events that are written in one turn of the loop
 _AGAIN_S: Final = 1.0
 _WARN_AFTER_S: Final = 60.0
 _NAMED_MAX: Final = 20
+_WAITS_MAX: Final = 3  # for a receiver that is busy; then one of the events may be what keeps it so
+_WHY_MAX: Final = 300  # characters
 
 Load = list[tuple[Chain, int]]  # the first events of some orders, so many of each
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxView:
-    """The sender's state, for people and metrics.
+    """A sender's state, for people and metrics.
 
     `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
     `away_s`: since when none has got through although some were tried; `stuck`: items that it can't read or note.
@@ -61,10 +63,10 @@ class OutboxView:
 
 
 class Sender:
-    """A candidate for the sender's office, and the sender once it has the lock. Lives on one event loop.
+    """A candidate for the office of a receiver's sender, and the sender once it has the lock. Lives on one event loop.
 
     `lock`: the lock's name; `retry_s`: the first wait after a failure, which doubles up to four hours; `give_up_s`: how
-    long an event is tried; `busy`: whether buyers, who go first, wait here.
+    long an event is tried; `pace`: one for all senders of an instance.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Sender:
         *,
         retry_s: float,
         give_up_s: float,
-        busy: Callable[[], bool],
+        pace: Pace,
     ) -> None:
         self._locks = locks
         self._lock = lock
@@ -86,7 +88,8 @@ class Sender:
         self.webhook = webhook
         self.retry_s = retry_s
         self.give_up_s = give_up_s
-        self.busy = busy
+        self.pace = pace
+        self.receiver = webhook.receiver
         self._office: _Office | None = None
         self._task: asyncio.Task[Any] | None = None
         self._said = ""
@@ -94,7 +97,7 @@ class Sender:
     def start(self) -> None:
         """Stand for the office."""
         standing = run_forever(self._stand, every_s=_AGAIN_S, log=_log, what="sending events")
-        self._task = asyncio.get_running_loop().create_task(standing, name="sender")
+        self._task = asyncio.get_running_loop().create_task(standing, name=f"sender {self.receiver.suffix}".rstrip())
 
     async def close(self) -> None:
         """Note how far we have come, and give the office up."""
@@ -120,13 +123,15 @@ class Sender:
     def warnings(self) -> list[str]:
         """Warnings for the operator, in sentences."""
         view, found = self.view, []
+        whose = f"the receiver {self.receiver.name}" if self.receiver.suffix else "the receiver of events"
         if view.away_s > _WARN_AFTER_S:
-            found.append(f"the receiver of events is away: none got through for {view.away_s:.0f} s")
+            found.append(f"{whose} is away: none got through for {view.away_s:.0f} s")
+        to = f" to {self.receiver.name}" if self.receiver.suffix else ""
         if view.dead:
-            found.append(f"{view.dead} events are tried no more: `seckill orders events` lists them")
+            found.append(f"{view.dead} events{to} are tried no more: `seckill orders events` lists them")
         if view.stuck:
             named = ", ".join(view.stuck[:_NAMED_MAX]) + (", ..." if len(view.stuck) > _NAMED_MAX else "")
-            found.append(f"events of {len(view.stuck)} items can't be read or noted (see the log): {named}")
+            found.append(f"events{to} of {len(view.stuck)} items can't be read or noted (see the log): {named}")
         return found
 
     async def _stand(self) -> None:
@@ -154,10 +159,11 @@ class _Office:
     def __init__(self, sender: Sender, fence: Fence, lost: Callable[[], bool]) -> None:
         self._sender = sender
         self._lost = lost
-        self.gate = Gate(sender.webhook.where, sender.retry_s, sender.observer)
-        self.pace = Pace(sender.busy)
-        self.reader = Reader(sender.store, fence, self.gate, self.pace, sender.busy)
+        self.gate = Gate(sender.webhook, sender.retry_s, sender.observer)
+        self.pace = sender.pace
+        self.reader = Reader(sender.store, sender.receiver, fence, self.gate, self.pace)
         self._references = References(sender.store)
+        self._fits = sender.webhook.batch  # into a request, as far as we know
 
     @property
     def view(self) -> OutboxView:
@@ -217,7 +223,7 @@ class _Office:
 
     def _load(self, first: Chain) -> Load:
         """As many events as go into one request. An order that was refused before goes alone."""
-        load, room, chain = list[tuple[Chain, int]](), self._sender.webhook.batch, first
+        load, room, chain = list[tuple[Chain, int]](), self._fits, first
         while True:
             load.append((chain, min(room, len(chain.waiting))))
             room -= load[-1][1]
@@ -252,9 +258,11 @@ class _Office:
             load = self._current(load)
             if self._lost() or not load:
                 return []
-            if probe:
-                load, rest = _cut(load, 1)
-                later = [rest]
+            if probe and load[0][0].parked is not None and self.reader.has_fresh:
+                del load[0][0].feed.chains[load[0][0].order]  # its turn comes when the gate is open
+                return []
+            load, rest = _cut(load, 1 if probe else self._fits)
+            later = [rest]
             result, asked = await self._try(load)
         finally:
             if probe:
@@ -263,12 +271,22 @@ class _Office:
         if not result.why:
             self._taken(load)
         elif load:
-            size = sum(count for _, count in load)
+            size, first = sum(count for _, count in load), load[0][0]
+            busy = result.status == 429 or (result.status == 503 and size > 1 and first.waits < _WAITS_MAX)
             if asked:  # of several one may be odd: no answer to all of them counts as one order's
-                self.gate.was_refused(_anew(load)[:1] if size == 1 or not result.status else [], result, probe)
+                counts = size == 1 or busy or not result.status
+                self.gate.was_refused(_anew(load)[:1] if counts else [], result, probe)
+            if busy:
+                waits = first.waits + 1
+                for chain, _ in load:
+                    chain.waits = waits
+                self.gate.rest(self.gate.wait_s(min(waits, _WAITS_MAX), result))
+                return [*later, load]
+            if result.status == 413 and size > 1:
+                self._fits = min(self._fits, size // 2)
             if size > 1:
-                return [*reversed(_cut(load, size // 2))]
-            self._put_off(load[0][0], result, probe)
+                return [*later, *reversed(_cut(load, size // 2))]
+            self._put_off(first, result, probe)
         return later
 
     def _current(self, load: Load) -> Load:
@@ -283,7 +301,7 @@ class _Office:
                     pending.slot.done = True
                 elif chain.parked is not None:
                     chain.parked.places.remove(pending.place)
-                self._sender.observer.delivered("delivered")
+                self._sender.observer.delivered("delivered", self._sender.receiver.suffix)
             chain.feed.advance()
         self._got_through()
 
@@ -329,7 +347,7 @@ class _Office:
         away_since = self.gate.got_through()
         if away_since is None:
             return
-        now = time.time()
+        now, self._fits = time.time(), self._sender.webhook.batch  # it may be another one, or take more
         for feed in self.reader.feeds.values():
             for parked in feed.state.parked.values():
                 # An order that was refused while all were begins anew, but once only: it may be refused always.
@@ -340,27 +358,27 @@ class _Office:
     def _put_off(self, chain: Chain, result: Result, probe: bool) -> None:
         """Park the order, and give its first event up if that has failed for too long."""
         now, feed, parked = time.time(), chain.feed, chain.parked
-        wait_s = self.gate.wait_s(parked.tries + 1 if parked else 1, result)
+        wait_s, why = self.gate.wait_s(parked.tries + 1 if parked else 1, result), result.why[:_WHY_MAX]
         if parked is None:
             places = [pending.place for pending in chain.waiting]
             at = chain.waiting[0].event.at
-            parked = Parked(chain.order, places, at, 1, now, now + wait_s, result.why, wait_s=wait_s)
+            parked = Parked(chain.order, places, at, 1, now, now + wait_s, why, wait_s=wait_s)
             feed.state.parked[chain.order] = parked
             for pending in chain.waiting:
                 assert pending.slot is not None  # noqa: S101 - only those of a parked order have none
                 pending.slot.done = True
         else:
-            parked.tries, parked.why = parked.tries + 1, result.why
+            parked.tries, parked.why = parked.tries + 1, why
             parked.due, parked.wait_s, parked.since = now + wait_s, wait_s, min(parked.since, now)
             if now - parked.since > self._sender.give_up_s and not probe:
                 place = parked.places[0]
                 feed.state.give_up(parked, now)
-                self._sender.observer.delivered("dead")
+                self._sender.observer.delivered("dead", self._sender.receiver.suffix)
                 _log.error(
                     "event %s of order %s is a dead letter: %s",
                     place.entry,
                     OrderId(feed.sku, chain.order),
-                    result.why,
+                    why,
                 )
         del feed.chains[chain.order]
         feed.advance()

@@ -1,4 +1,4 @@
-"""The sender's progress through an item's journal, as it is kept in the store."""
+"""A sender's progress through an item's journal, as it is kept in the store."""
 
 import json
 import re
@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from app.errors import StockError
-from app.stock import StockStore
+from app.orders import Event
+from app.stock import DEFAULT_RECEIVER, StockStore
 
 # In canonical form, and within what a store can compare.
 _ENTRY: Final = re.compile(r"(0|[1-9][0-9]{0,18})(-(0|[1-9][0-9]{0,18}))?")
@@ -58,13 +59,19 @@ class Dead(NamedTuple):
 class State:
     """All events up to the `cursor` ("": none yet) were delivered, or are of orders that are parked, or are dead.
 
-    `count`: how many entries of the journal that are.
+    `count`: how many entries of the journal that are; `kinds`: of the events that the receiver wants, None: all. Others
+    count as delivered.
     """
 
     cursor: str = ""
     count: int = 0
     parked: dict[str, Parked] = field(default_factory=dict)
     dead: list[Dead] = field(default_factory=list)
+    kinds: frozenset[str] | None = None
+
+    def wants(self, event: Event) -> bool:
+        """Return whether the receiver wants an event."""
+        return self.kinds is None or event.kind in self.kinds
 
     def give_up(self, parked: Parked, now: float) -> None:
         """Make a dead letter of an order's first event; those behind it are tried from now on."""
@@ -101,7 +108,9 @@ class State:
 
     def to_text(self) -> str:
         """The state as the store keeps it."""
-        own = {"cursor": self.cursor, "count": self.count, "dead": self.dead}
+        own: dict[str, Any] = {"cursor": self.cursor, "count": self.count, "dead": self.dead}
+        if self.kinds is not None:
+            own["kinds"] = sorted(self.kinds)
         return json.dumps({**own, "parked": [asdict(one) for one in self.parked.values()]}, separators=(",", ":"))
 
     @classmethod
@@ -112,7 +121,8 @@ class State:
         found: dict[str, Any] = json.loads(text)
         parked = [Parked(**{**one, "places": [Place(*place) for place in one["places"]]}) for one in found["parked"]]
         dead = [Dead(*one) for one in found["dead"]]
-        return cls(found["cursor"], found["count"], {one.order: one for one in parked}, dead)
+        kinds = frozenset(found["kinds"]) if "kinds" in found else None
+        return cls(found["cursor"], found["count"], {one.order: one for one in parked}, dead, kinds)
 
 
 def rank(entry: str) -> tuple[int, ...]:
@@ -133,10 +143,10 @@ class Wish(NamedTuple):
     dead: bool = False
     at: float | None = None
 
-    async def ask(self, store: StockStore, sku: str) -> None:
-        """Ask the sender for this, and for what it was asked before and has not yet seen."""
-        while not isinstance(found := (await store.outbox([sku]))[sku], StockError):
-            if await store.ask_sender(sku, self._with(found.wish).to_text(), instead_of=found.wish):
+    async def ask(self, store: StockStore, sku: str, receiver: str = DEFAULT_RECEIVER) -> None:
+        """Ask a receiver's sender for this, and for what it was asked before and has not yet seen."""
+        while not isinstance(found := (await store.outbox([sku], receiver))[sku], StockError):
+            if await store.ask_sender(sku, self._with(found.wish).to_text(), receiver, instead_of=found.wish):
                 return
         raise found
 

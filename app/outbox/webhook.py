@@ -1,24 +1,29 @@
-"""The shop's webhook: where messages go."""
+"""A webhook: where messages go."""
 
 from collections.abc import Sequence
 
 from app.errors import ConfigurationError
 from app.outbox.endpoint import Endpoint, Result
 from app.outbox.message import Message
+from app.outbox.receiver import Receiver
 
 
 class Webhook:
-    """The shop's endpoint for events. It lives on one event loop. Raises `ConfigurationError` for a URL that is none.
+    """A receiver's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL that is none.
 
+    `where`: the receiver, for logs and people;
     `batch`: events of a request at most; with more than 1 all of them come as batches. The rest: see `Endpoint`.
     """
 
-    def __init__(self, url: str, secrets: Sequence[str], *, timeout_s: float, at_once: int, batch: int = 1) -> None:
+    def __init__(
+        self, receiver: Receiver, secrets: Sequence[str], *, timeout_s: float, at_once: int, batch: int = 1
+    ) -> None:
         try:
-            self._endpoint = Endpoint(url, secrets, timeout_s=timeout_s, at_once=at_once)
+            self._endpoint = Endpoint(receiver.url, secrets, timeout_s=timeout_s, at_once=at_once)
         except ConfigurationError as error:
-            raise ConfigurationError(f"SECKILL_WEBHOOK_URL: {error}") from None
-        self.where = self._endpoint.where
+            raise ConfigurationError(f"the receiver {receiver.name}: {error}" if receiver.suffix else error) from None
+        self.receiver = receiver
+        self.where = f"{receiver.suffix} {self._endpoint.where}".lstrip()
         self.batch = batch
 
     async def post(self, messages: Sequence[Message]) -> Result:

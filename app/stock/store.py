@@ -32,6 +32,7 @@ from app.orders import (
 # Of all that is kept of an item, noted when its sale begins. A release whose data the one before could not read, or
 # would spoil, has a higher one: the one before then refuses the item. So begin no sale until all are upgraded.
 LAYOUT: Final = 2
+DEFAULT_RECEIVER: Final = "default"  # of events, whose URL names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """How far the events of an item have left: see `app.outbox`.
+    """How far the events of an item have left to a receiver: see `app.outbox`.
 
     `sale`: names the item's sale; `text`: what the sender has noted, "" if nothing; `wish`: what an operator asks the
     sender for, "" if nothing; `number`: of the note, which grows.
@@ -362,11 +363,18 @@ class StockStore(ABC):
         """Count the entries of an item's journal."""
 
     @abstractmethod
-    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
-        """Read the sender's notes on some hundred items at most; a new sale forgets them."""
+    async def receivers(self, skus: Sequence[str]) -> list[str]:
+        """The receivers of which there are notes on any of these items, some hundred at most; the default one always.
+
+        A receiver's notes stay when the settings name it no more, until the item's next sale.
+        """
 
     @abstractmethod
-    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+    async def outbox(self, skus: Sequence[str], receiver: str = DEFAULT_RECEIVER) -> dict[str, Outbox | StockError]:
+        """Read the notes of a receiver's sender on some hundred items at most; a new sale forgets them."""
+
+    @abstractmethod
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox, receiver: str = DEFAULT_RECEIVER) -> None:
         """Note how far the events have left, and forget the wish that is granted.
 
         A note that comes late, behind one of the same grant with a higher number, changes nothing.
@@ -374,8 +382,11 @@ class StockStore(ABC):
         """
 
     @abstractmethod
-    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
-        """Ask the sender, whichever instance that is, for something; False if another wish than `instead_of` waits."""
+    async def ask_sender(self, sku: str, wish: str, receiver: str = DEFAULT_RECEIVER, *, instead_of: str = "") -> bool:
+        """Ask a receiver's sender, whichever instance that is, for something.
+
+        False if another wish than `instead_of` waits.
+        """
 
     @abstractmethod
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

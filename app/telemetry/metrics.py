@@ -119,13 +119,9 @@ class Metrics(Observer):
         self._unclaimed = Counter(
             "seckill_payments_unclaimed", "Payments of a hold that is not here, an hour old", registry=registry
         )
-        self._events = self._counter(
-            "events",
-            "Attempts to deliver an event, by result",
-            "result",
-            *("delivered", "refused", "unanswered", "dead"),
-        )
-
+        text = "Attempts to deliver an event, by result, and by receiver if that has a name"
+        self._events = Counter("seckill_events", text, ["result", "receiver"], registry=registry)
+        self._begin_events("")
         self._refunds = self._counter(
             "refunds",
             "Refunds that the cashier has asked for, by result",
@@ -142,6 +138,10 @@ class Metrics(Observer):
         for value in values:
             counter.labels(value)
         return counter
+
+    def _begin_events(self, receiver: str) -> None:
+        for result in ("delivered", "refused", "unanswered", "dead"):
+            self._events.labels(result, receiver)
 
     def describe(self, **what: str) -> None:
         """Say what this instance is: labels of a metric that is always 1."""
@@ -251,8 +251,8 @@ class Metrics(Observer):
         self._unclaimed.inc()
 
     @override
-    def delivered(self, result: str) -> None:
-        self._events.labels(result).inc()
+    def delivered(self, result: str, receiver: str) -> None:
+        self._events.labels(result, receiver).inc()
 
     @override
     def refunded(self, result: str) -> None:
@@ -262,9 +262,11 @@ class Metrics(Observer):
         """Report what waits to be given back, as it is at each scrape: nothing unless this instance is the cashier."""
         self._registry.register(_Cashier(view))
 
-    def watch_outbox(self, view: Callable[[], Mapping[str, float]]) -> None:
-        """Report what waits to be delivered, as it is at each scrape: nothing unless this instance is the sender."""
-        self._registry.register(_Outbox(view))
+    def watch_outbox(self, views: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        """Report what waits for each receiver ("": the default one), as it is at each scrape: only its sender knows."""
+        for receiver in views():
+            self._begin_events(receiver)
+        self._registry.register(_Outbox(views))
 
     def render(self) -> bytes:
         """The text that is scraped."""
@@ -295,12 +297,15 @@ class _Blocked(Collector):
 
 
 class _Outbox(Collector):
-    def __init__(self, view: Callable[[], Mapping[str, float]]) -> None:
-        self._view = view
+    def __init__(self, views: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        self._views = views
 
     def collect(self) -> list[GaugeMetricFamily]:
-        view = self._view()
-        return [GaugeMetricFamily(f"seckill_outbox_{name}", OUTBOX[name], value) for name, value in view.items()]
+        gauges = {name: GaugeMetricFamily(f"seckill_outbox_{name}", text) for name, text in OUTBOX.items()}
+        for receiver, view in self._views().items():
+            for name, value in view.items():
+                gauges[name].add_sample(gauges[name].name, {"receiver": receiver} if receiver else {}, value)
+        return list(gauges.values())
 
 
 class _Cashier(Collector):

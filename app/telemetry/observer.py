@@ -42,8 +42,11 @@ class Observer:
     def audited(self, result: str) -> None:
         """All items were looked at: "consistent", "violated", or "failed" when that could not be finished."""
 
-    def delivered(self, result: str) -> None:
-        """An event was "delivered", "refused" by an answer, "unanswered", or is "dead", tried no more."""
+    def delivered(self, result: str, receiver: str) -> None:
+        """An event was "delivered", "refused" by an answer, "unanswered", or is "dead", tried no more.
+
+        `receiver`: "" for the default one.
+        """
 
     def refunded(self, result: str) -> None:
         """A refund was asked for: it is "done", "accepted", "refused", or "unknown"."""

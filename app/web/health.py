@@ -98,7 +98,7 @@ async def readyz(request: Request) -> Response:
             *state.warnings,
             *state.readiness.clock.warnings,
             *_blocked(state.shop.errors),
-            *(state.sender.warnings if state.sender is not None else ()),
+            *(warning for sender in state.senders for warning in sender.warnings),
             *(state.cashier.warnings if state.cashier is not None else ()),
             *_owed(state.auditor.owed if state.auditor is not None else 0),
             *given_away,

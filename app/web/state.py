@@ -74,7 +74,7 @@ class State:
     callbacks: Mapping[str, Reader]
     unclaimed: Callable[[], None]
     auditor: Auditor | None = None
-    sender: Sender | None = None
+    senders: Sequence[Sender] = ()
     cashier: Cashier | None = None
     pay_url: str = ""
     request_ids: bool = False

@@ -1,16 +1,18 @@
 """The events that did not leave, for the control room: what is parked or dead, and having it sent again."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.errors import ConfigurationError
 from app.operator import deliveries
 from app.outbox.state import Wish
 from app.web.auth import OPERATOR
 from app.web.orders import AnySku
-from app.web.problems import responses
-from app.web.state import state_of
+from app.web.problems import invalid_field, responses
+from app.web.state import State, state_of
 
 router = APIRouter(
     tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
@@ -30,6 +32,7 @@ class UndeliveredRow(BaseModel):
     since: float = Field(description="refused first, or given up, in seconds since 1970")
     next: float | None = Field(description="when it is tried again")
     why: str
+    receiver: str = Field(description="its name, `default` if it has none")
 
 
 class UndeliveredView(BaseModel):
@@ -38,6 +41,7 @@ class UndeliveredView(BaseModel):
     rows: list[UndeliveredRow]
     total: int
     receiver: bool = Field(description="whether this instance knows a webhook")
+    receivers: list[str] = Field(description="the names of all receivers that are set, or were in these sales")
 
 
 class Replay(BaseModel):
@@ -46,6 +50,7 @@ class Replay(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     since: float | None = Field(None, ge=0, le=1e11, description="all of this moment or later, in seconds since 1970")
+    receiver: str | None = Field(None, description="one receiver; without, all of them")
 
 
 class ReplayView(BaseModel):
@@ -58,14 +63,26 @@ class ReplayView(BaseModel):
 async def undelivered(request: Request, sku: AnySku = None) -> UndeliveredView:
     """The orders whose events are parked, and the dead letters, of an item or of all."""
     state = state_of(request)
-    found = await deliveries.undelivered(state.store, await state.orders.named(sku))
+    skus = await state.orders.named(sku)
+    receivers = await _receivers(state, skus)
+    found = await deliveries.undelivered(state.store, skus, receivers)
     rows = [UndeliveredRow(**one._asdict()) for one in found[:_SHOWN_MAX]]
-    return UndeliveredView(rows=rows, total=len(found), receiver=state.sender is not None)
+    return UndeliveredView(rows=rows, total=len(found), receiver=bool(state.senders), receivers=receivers)
 
 
 @router.post("/replay", responses=responses(400, 404, 408, 413, 422))
 async def replay(request: Request, given: Replay, sku: AnySku = None) -> ReplayView:
     """Have the sender send events of an item, or of all, again, within some seconds, or when there is one."""
     state = state_of(request)
-    wish = Wish(dead=given.since is None, at=given.since)
-    return ReplayView(items=await deliveries.replay(state.store, await state.orders.named(sku), wish))
+    wish, skus = Wish(dead=given.since is None, at=given.since), await state.orders.named(sku)
+    try:
+        to = await _receivers(state, skus, given.receiver)
+    except ConfigurationError as error:
+        raise invalid_field("receiver", str(error), where="body") from None
+    return ReplayView(items=await deliveries.replay(state.store, skus, wish, to))
+
+
+async def _receivers(state: State, skus: Sequence[str], only: str | None = None) -> list[str]:
+    return await deliveries.receivers(
+        state.store, skus, only, configured=[sender.receiver.name for sender in state.senders]
+    )

@@ -264,6 +264,18 @@ def test_an_instance_reaches_who_gives_money_back(refunds: str, port: int) -> No
     assert port in {port["port"] for port in policy["spec"]["egress"][1]["ports"]}
 
 
+def test_an_instance_reaches_all_receivers() -> None:
+    """Each of several URLs has its port; what stands behind the # is none."""
+    urls = "https://shop/events http://u:p@erp:8443/in#name=erp&types=order.held\n  http://mail#name=a:1"
+    secret = "whsec_" + base64.b64encode(b"y" * 24).decode()
+    given = {"secrets": {"SECKILL_WEBHOOK_URL": urls, "SECKILL_WEBHOOK_SECRET": secret}}
+    [policy] = of_kind(
+        template(*(f"--set-json={name}={json.dumps(value)}" for name, value in given.items())), "NetworkPolicy"
+    )
+    assert {80, 443, 8443} <= {port["port"] for port in policy["spec"]["egress"][1]["ports"]}
+    assert 1 not in {port["port"] for port in policy["spec"]["egress"][1]["ports"]}
+
+
 @pytest.mark.parametrize("case", [*CASES, "seckill.yaml"])
 def test_every_variable_is_a_setting_with_a_possible_value(case: str) -> None:
     """Each variable is a setting, and the service would start with their values."""

@@ -452,8 +452,7 @@ async def test_a_stop_that_is_cancelled_leaves_no_office_taken(
 
             async def leads() -> bool:
                 assert sale.auditor is not None
-                assert sale.sender is not None
-                return sale.auditor.leads and sale.sender.view.sends
+                return sale.auditor.leads and sale.senders[0].view.sends
 
             await eventually_async(leads, "it has both offices")
             let_go.set()

@@ -32,7 +32,7 @@ from app.orders import (
     Terms,
     Units,
 )
-from app.stock import Batch, Change, Fence, Level, Outbox, Restock, StockStore
+from app.stock import DEFAULT_RECEIVER, Batch, Change, Fence, Level, Outbox, Restock, StockStore
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
 from app.stock.store import facts, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
@@ -370,15 +370,19 @@ class MemoryStockStore(StockStore):
         return len(self._item(sku).orders)
 
     @override
-    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+    async def receivers(self, skus: Sequence[str]) -> list[str]:
         raise NotImplementedError
 
     @override
-    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+    async def outbox(self, skus: Sequence[str], receiver: str = DEFAULT_RECEIVER) -> dict[str, Outbox | StockError]:
         raise NotImplementedError
 
     @override
-    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox, receiver: str = DEFAULT_RECEIVER) -> None:
+        raise NotImplementedError
+
+    @override
+    async def ask_sender(self, sku: str, wish: str, receiver: str = DEFAULT_RECEIVER, *, instead_of: str = "") -> bool:
         raise NotImplementedError
 
     @override

@@ -31,7 +31,7 @@ class Receiver:
     """`got`: the events that were accepted, oldest first; `tried`: all that came, with the time.
 
     `decide` may answer otherwise than with 200, for each event of a batch. `batches`: how many events each batch had
-    that was accepted. `secret`: the one that it verifies with.
+    that was accepted, and `sizes`: how many each request had. `secret`: the one that it verifies with.
     """
 
     def __init__(self, secret: str = SECRET) -> None:
@@ -43,6 +43,7 @@ class Receiver:
         self.heads: list[Mapping[str, str]] = []
         self.tried: list[tuple[float, dict[str, Any]]] = []
         self.batches: list[int] = []
+        self.sizes: list[int] = []
         self.now = self.most = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -67,6 +68,7 @@ class Receiver:
         found: Any = self._verifier.verify(await request.body(), dict(request.headers))
         events = found["events"] if found["type"] == "batch" else [found]
         self.tried += [(time.time(), event) for event in events]
+        self.sizes.append(len(events))
         self.now += 1
         self.most = max(self.most, self.now)
         try:

@@ -38,6 +38,11 @@ class Counter:
     def __init__(self, sale: Sale) -> None:
         self.sale = sale
 
+    @property
+    def sender(self) -> Any:
+        """Return the candidate for the sender of the only, or the first, receiver."""
+        return self.sale.senders[0]
+
     def __getattr__(self, name: str) -> Any:
         sides = (self.sale.shop, self.sale.stock, self.sale.orders, self.sale.readiness, self.sale.store, self.sale)
         return getattr(next((side for side in sides if hasattr(side, name)), self.sale), name)

@@ -24,7 +24,7 @@ from app.stock.redis.store import RedisStockStore
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from tests.harness import command
-from tests.harness.receiver import Receiver, receiver
+from tests.harness.receiver import SECRET, Receiver, receiver
 from tests.harness.servers import optional
 from tests.harness.shop import Counter, Instance, lock_url, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -637,7 +637,7 @@ async def test_events_come_in_batches(etcd: EtcdMember, valkey: Valkey, shop_end
         assert shop_end.got[-1]["id"] == f"default~{event.entry}"
 
 
-@pytest.mark.parametrize("how", ["refused", "unanswered", "unreadable"])
+@pytest.mark.parametrize("how", ["refused", "busy", "unanswered", "unreadable"])
 async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, how: str) -> None:
     """An event that the receiver refuses, or breaks at, parks its own order, and none of its neighbours."""
     refusing = True
@@ -647,7 +647,7 @@ async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: 
             return None
         if how == "unanswered":
             await asyncio.sleep(2)
-        return Response(status_code=500)
+        return Response(status_code=503 if how == "busy" else 500)
 
     shop_end.decide = decide
     async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
@@ -666,7 +666,7 @@ async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: 
     first = 2 if how == "unreadable" else 1
     others = {str(parts(one)): [1, 2][first - 1 :] for one in holds if one is not odd}
     # Nothing that is parked is tried again by itself; but a receiver that seems to be away is.
-    retry_s = 0.1 if how == "unanswered" else 600
+    retry_s = 0.1 if how in ("busy", "unanswered") else 600
     given = {"webhook_batch": 100, "webhook_timeout_ms": 500, "webhook_retry_s": retry_s}
     async with selling(etcd, valkey, shop_end, **given) as shop:
         await eventually_async(shop_end.by_order, "the others", until=lambda got: got == others)
@@ -683,6 +683,103 @@ async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: 
             until=lambda got: [number for number, _ in got] == [1, 2][first - 1 :],
         )
         await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_receiver_of_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, status: int) -> None:
+    """It gets the same batches later, as large as they were, and none of its orders is parked."""
+
+    async def decide(_: dict[str, Any]) -> Response | None:
+        return Response(status_code=status, headers={"Retry-After": "1"}) if len(shop_end.sizes) <= 3 else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        await asyncio.gather(*(held(shop, f"b{number}") for number in range(400)))
+    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
+        await eventually_async(lambda: len(set(shop_end.ids)) == 400, "all events")
+        assert min(shop_end.sizes) == min(shop_end.sizes[:3]) > 50
+        assert len(shop_end.sizes) == len(shop_end.batches) + 3
+        assert shop.sender.view.parked == 0
+
+
+async def test_a_batch_that_is_too_large(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """413 is the answer to what is too large: later batches are smaller, and none is refused for that any more."""
+    refused = 0
+
+    async def decide(_: dict[str, Any]) -> Response | None:
+        nonlocal refused
+        refused += shop_end.sizes[-1] > 30
+        return Response(status_code=413) if shop_end.sizes[-1] > 30 else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        await asyncio.gather(*(held(shop, f"b{number}") for number in range(300)))
+    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
+        await eventually_async(lambda: len(set(shop_end.ids)) == 300, "all events")
+        before = refused
+        await Wish(since="0").ask(shop.store, "default")
+        await eventually_async(lambda: len(shop_end.got) == 600, "all events again")
+        assert refused == before > 0
+        assert max(shop_end.batches) == 25
+        assert shop.sender.view.parked == 0
+
+
+async def test_who_tries_whether_the_receiver_is_back(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders that were not refused yet do: one that is refused always says nothing of the receiver."""
+    monkeypatch.setattr("app.outbox.gate._LONGEST_S", 0.1)
+
+    async def decide(_: dict[str, Any]) -> Response | None:
+        return Response(status_code=500)
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        await asyncio.gather(*(held(shop, f"b{number}") for number in range(100)))
+    async with selling(etcd, valkey, shop_end):
+        await eventually_async(lambda: len(shop_end.tried) >= 50, "many are tried")
+        tried = [event["data"]["buyer"] for _, event in shop_end.tried]
+        assert len(set(tried)) == len(tried)
+
+
+async def test_one_order_is_not_the_receiver(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Nothing is said to be away because an order is refused again, long after others got through."""
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        return Response(status_code=500) if event["data"]["buyer"] == "odd" else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_retry_s=0.5) as shop:
+        await held(shop, "odd")
+        await eventually_async(lambda: shop_end.tried, "it is tried")
+        await held(shop, "ann")
+        await eventually_async(lambda: shop_end.got, "the other one")
+        tried = len(shop_end.tried)
+        await eventually_async(lambda: len(shop_end.tried) > tried + 1, "it is tried again")
+        assert shop.sender.view.away_s == 0
+
+
+async def test_a_reason_without_end(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A receiver's phrase is kept as far as people read it, and without what a terminal would obey."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 \x1b[31mso\xff " + b"x" * 5000 + b"\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        given = {"webhook_url": f"http://127.0.0.1:{port}/", "webhook_secret": SECRET, "webhook_retry_s": 600}
+        async with open_sale(
+            settings(etcd.endpoint, valkey.url, audit_interval_s=0, **given), with_auditor=True
+        ) as sale:
+            shop = Counter(sale)
+            await shop.set_stock("default", 5)
+            await held(shop, "ann")
+            state = await eventually_async(lambda: noted(shop), "it is parked", until=lambda state: state.parked)
+            (parked,) = state.parked.values()
+            assert parked.why == f"answered 500 [31mso {'x' * 100}"[: len("answered 500 ") + 100]
 
 
 async def test_no_receiver_of_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -798,7 +895,9 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
         assert (event["kind"], event["delivery"]) == ("held", "dead")
         assert number in await seckill("events")
         assert str(odd.order) not in await seckill("events")
-        assert await undelivered(shop.sale.store, "default") == 1  # as a new sale says before it forgets them
+        assert await undelivered(shop.sale.store, "default") == {
+            "default": 1
+        }  # as a new sale says before it forgets them
         refusing = False
         assert await seckill("replay", "--dead") == "the sender is asked: default\n"
         await eventually_async(lambda: shop_end.of(odd.order), "the dead letter")

@@ -90,6 +90,19 @@ CREATE TABLE seckill_outbox (
   number BIGINT UNSIGNED NOT NULL DEFAULT 0
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4;
 
+-- The same for the receivers that have a name.
+CREATE TABLE seckill_receivers (
+  sku VARBINARY(64) NOT NULL,
+  receiver VARBINARY(64) NOT NULL,
+  sale BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  body MEDIUMTEXT NOT NULL,
+  wish MEDIUMTEXT NOT NULL,
+  source VARBINARY(1020),
+  token BIGINT UNSIGNED,
+  number BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  PRIMARY KEY (sku, receiver)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4;
+
 -- A board for the instances.
 CREATE TABLE seckill_notices (
   name VARBINARY(1020) PRIMARY KEY,

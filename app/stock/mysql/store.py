@@ -34,6 +34,7 @@ from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
 from app.stock.refusals import behind, changed, foreign, newer, not_as_expected, superseded
 from app.stock.store import (
+    DEFAULT_RECEIVER,
     LAYOUT,
     Batch,
     Change,
@@ -451,13 +452,18 @@ class TransactionalStockStore(StockStore):
         return await self._run(self._readers, lambda call: tables.count_orders(call, sku, entries=True))
 
     @override
-    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
-        found = await self._run(self._readers, lambda call: tables.find_outbox(call, skus)) if skus else {}
+    async def receivers(self, skus: Sequence[str]) -> list[str]:
+        found = await self._run(self._readers, lambda call: tables.find_receivers(call, skus)) if skus else []
+        return [DEFAULT_RECEIVER, *found]
+
+    @override
+    async def outbox(self, skus: Sequence[str], receiver: str = DEFAULT_RECEIVER) -> dict[str, Outbox | StockError]:
+        found = await self._run(self._readers, lambda call: tables.find_outbox(call, skus, receiver)) if skus else {}
         return {sku: found.get(sku) or _unknown(sku) for sku in skus}
 
     @override
-    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
-        refusal = await self._run(self._readers, lambda call: tables.save_outbox(call, sku, fence, outbox))
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox, receiver: str = DEFAULT_RECEIVER) -> None:
+        refusal = await self._run(self._readers, lambda call: tables.save_outbox(call, sku, fence, outbox, receiver))
         if refusal is None:
             return
         source, token = refusal
@@ -468,8 +474,8 @@ class TransactionalStockStore(StockStore):
         raise FenceRefused(superseded(sku, token, fence))
 
     @override
-    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
-        return await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish, instead_of))
+    async def ask_sender(self, sku: str, wish: str, receiver: str = DEFAULT_RECEIVER, *, instead_of: str = "") -> bool:
+        return await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish, receiver, instead_of))
 
     @override
     async def erase(

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from app.errors import StockCorrupt
 from app.orders import Ask, Event, EventKind, Order, OrderId, Record, Settled, Units, sale_of
-from app.stock.store import LAYOUT, Batch, Change, Fence, Outbox
+from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Batch, Change, Fence, Outbox
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
@@ -34,6 +34,7 @@ _ROWS_OF_SALES: Final = (
     *("seckill_orders", "seckill_buyers", "seckill_keys"),
     *("seckill_events", "seckill_records", "seckill_payments", "seckill_holders"),
 )
+_OUTBOXES: Final = ("seckill_outbox", "seckill_receivers")
 
 # By the server's clock. CURRENT_TIMESTAMP is in UTC, too: the sessions say so.
 _NOW: Final = "UTC_TIMESTAMP(6)"
@@ -402,7 +403,7 @@ async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any],
 
 async def remove_item(call: Call, sku: str) -> None:
     """Remove an item, and all rows of earlier sales; see `_REMOVED`."""
-    for table in ("seckill_outbox", *_ROWS_OF_SALES):
+    for table in (*_OUTBOXES, *_ROWS_OF_SALES):
         await call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
     await call.run(
         "UPDATE seckill_items SET stock = 0, held = 0, initial = NULL, terms = '', batch = NULL, swept = sale, "
@@ -457,12 +458,13 @@ async def unfence(call: Call, sku: str) -> None:
         "UPDATE seckill_items SET epoch = epoch + 1, source = NULL, token = NULL, prepared = NULL WHERE sku = %s",
         (sku,),
     )
-    await call.run("UPDATE seckill_outbox SET source = NULL, token = NULL WHERE sku = %s", (sku,))
+    for table in _OUTBOXES:
+        await call.run(f"UPDATE {table} SET source = NULL, token = NULL WHERE sku = %s", (sku,))
 
 
 async def write_something(call: Call) -> None:
     """Check that the tables exist, and can be written to: write a key, of no item, that expires."""
-    tables = ", ".join(["seckill_items", "seckill_log", "seckill_outbox", "seckill_notices", *_ROWS_OF_SALES])
+    tables = ", ".join(["seckill_items", "seckill_log", *_OUTBOXES, "seckill_notices", *_ROWS_OF_SALES])
     await call.run(f"SELECT 1 FROM {tables} LIMIT 0")
     await call.run(
         "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
@@ -482,13 +484,34 @@ async def find_group_writes(call: Call) -> str | None:
     return group_of(await rows_of(call, GROUP))
 
 
-async def find_outbox(call: Call, skus: Sequence[str]) -> dict[str, Outbox]:
+def _outbox_of(receiver: str) -> tuple[str, str, tuple[str, ...]]:
+    """The table of a receiver's notes, the condition for its rows, and the arguments of that."""
+    return (_OUTBOXES[0], "TRUE", ()) if receiver == DEFAULT_RECEIVER else (_OUTBOXES[1], "receiver = %s", (receiver,))
+
+
+async def _begin_outbox(call: Call, sku: str, receiver: str) -> None:
+    table, _, named = _outbox_of(receiver)
+    columns = "sku, body, wish" + ", receiver" * len(named)
+    await call.run(
+        f"INSERT INTO {table} ({columns}) VALUES ({places(['', '', '', *named])}) ON DUPLICATE KEY UPDATE sku = sku",
+        (sku, "", "", *named),
+    )
+
+
+async def find_receivers(call: Call, skus: Sequence[str]) -> list[str]:
+    """See `StockStore.receivers`."""
+    of = f"seckill_receivers JOIN seckill_items USING (sku, sale) WHERE sku IN ({places(skus)})"
+    return sorted(plain(name) for (name,) in await rows_of(call, f"SELECT DISTINCT receiver FROM {of}", skus))
+
+
+async def find_outbox(call: Call, skus: Sequence[str], receiver: str) -> dict[str, Outbox]:
     """See `StockStore.outbox`."""
+    table, its, named = _outbox_of(receiver)
     rows = await rows_of(
         call,
-        "SELECT sku, seckill_items.sale, seckill_items.sale = seckill_outbox.sale, body, wish, number "
-        f"FROM seckill_items LEFT JOIN seckill_outbox USING (sku) WHERE sku IN ({places(skus)})",
-        skus,
+        f"SELECT i.sku, i.sale, i.sale = o.sale, body, wish, number FROM seckill_items AS i "
+        f"LEFT JOIN {table} AS o ON o.sku = i.sku AND {its} WHERE i.sku IN ({places(skus)})",
+        (*named, *skus),
     )
     found = {}
     for sku, sale, current, body, wish, number in rows:
@@ -497,33 +520,34 @@ async def find_outbox(call: Call, skus: Sequence[str]) -> dict[str, Outbox]:
     return found
 
 
-async def save_outbox(call: Call, sku: str, fence: Fence, outbox: Outbox) -> tuple[str | None, int | None] | None:
+async def save_outbox(
+    call: Call, sku: str, fence: Fence, outbox: Outbox, receiver: str
+) -> tuple[str | None, int | None] | None:
     """See `StockStore.save_outbox`; returns the source and the token that refuse it, None twice for another sale."""
+    table, its, named = _outbox_of(receiver)
     await call.begin()
-    await call.run(
-        "INSERT INTO seckill_outbox SET sku = %s, body = '', wish = '' ON DUPLICATE KEY UPDATE sku = sku", (sku,)
-    )
+    await _begin_outbox(call, sku, receiver)
     columns = "source, token, sale, number"
-    seen = await rows_of(call, f"SELECT {columns} FROM seckill_outbox WHERE sku = %s FOR UPDATE", (sku,))
+    seen = await rows_of(call, f"SELECT {columns} FROM {table} WHERE sku = %s AND {its} FOR UPDATE", (sku, *named))
     source, token, sale, number = map(plain, seen[0])
     if source is not None and (source != fence.source or token > fence.token):
         return source, token
     if (token, sale) == (fence.token, int(outbox.sale)) and number > outbox.number:
         return None  # it was long on its way
     answer = await call.run(
-        f"UPDATE seckill_outbox SET {_THIS_SALE}, body = %s, number = %s, source = %s, token = %s, "
-        "wish = IF(wish = %s, '', wish) WHERE sku = %s AND %s = (SELECT sale FROM seckill_items WHERE sku = %s)",
-        (sku, outbox.text, outbox.number, fence.source, fence.token, outbox.wish, sku, int(outbox.sale), sku),
+        f"UPDATE {table} SET {_THIS_SALE}, body = %s, number = %s, source = %s, token = %s, wish = "
+        f"IF(wish = %s, '', wish) WHERE sku = %s AND {its} AND %s = (SELECT sale FROM seckill_items WHERE sku = %s)",
+        (sku, outbox.text, outbox.number, fence.source, fence.token, outbox.wish, sku, *named, int(outbox.sale), sku),
     )
     return None if answer.matched else (None, None)
 
 
-async def ask_sender(call: Call, sku: str, wish: str, instead_of: str) -> bool:
+async def ask_sender(call: Call, sku: str, wish: str, receiver: str, instead_of: str) -> bool:
     """See `StockStore.ask_sender`."""
-    await call.run(
-        "INSERT INTO seckill_outbox (sku, body, wish) VALUES (%s, '', '') ON DUPLICATE KEY UPDATE sku = sku", (sku,)
-    )
-    answer = await call.run("UPDATE seckill_outbox SET wish = %s WHERE sku = %s AND wish = %s", (wish, sku, instead_of))
+    table, its, named = _outbox_of(receiver)
+    await _begin_outbox(call, sku, receiver)
+    where = f"sku = %s AND {its} AND wish = %s"
+    answer = await call.run(f"UPDATE {table} SET wish = %s WHERE {where}", (wish, sku, *named, instead_of))
     return bool(answer.matched)
 
 

@@ -35,7 +35,7 @@ from app.orders import (
     to_json,
 )
 from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
-from app.stock.store import LAYOUT, Begun, Change, Fence, Level, Sold, refuse_odd_name
+from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Begun, Change, Fence, Level, Sold, refuse_odd_name
 
 # Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
 Position = tuple[str, str, str]
@@ -67,13 +67,18 @@ class Keys:
         # Of orders that are not just sold: how they stand, by number; when those that are held go back; the order of
         # each payment; each buyer's last one that is held.
         standing = (f"{item}:records", f"{item}:due", f"{item}:payments", f"{item}:holders")
-        # For operators' scripts alone; how far the events have left, which begins anew with a sale.
+        # For operators' scripts alone; how far the events have left, which begins anew with a sale: see `suffix_of`.
         self.log, self.outbox = f"{item}:log", f"{item}:outbox"
         self.records, self.payments, self.holders = standing[0], standing[2], standing[3]
         self.all = (
             *(self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused),
             *standing,
         )
+
+
+def suffix_of(receiver: str) -> str:
+    """What a receiver's fields of the outbox end in; those of the default one are all that earlier releases know."""
+    return "" if receiver == DEFAULT_RECEIVER else f":{receiver}"
 
 
 @lru_cache(10_000)

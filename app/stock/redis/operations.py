@@ -31,9 +31,11 @@ from app.stock.redis.keys import (
     order_of,
     record_of,
     refusal_of,
+    suffix_of,
     token_of,
 )
 from app.stock.store import (
+    DEFAULT_RECEIVER,
     Change,
     Fence,
     Level,
@@ -358,11 +360,21 @@ class RedisOperations(StockStore):
             return int(await redis.xlen(self._keys(sku).orders))
 
     @override
-    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+    async def receivers(self, skus: Sequence[str]) -> list[str]:
+        async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
+            for sku in skus:
+                pipe.hkeys(self._keys(sku).outbox)
+            answers = await pipe.execute(raise_on_error=False)
+        fields = {field for names in answers if not isinstance(names, Exception) for field in names}
+        return [DEFAULT_RECEIVER, *sorted({name for field in fields if (name := field.partition(":")[2])})]
+
+    @override
+    async def outbox(self, skus: Sequence[str], receiver: str = DEFAULT_RECEIVER) -> dict[str, Outbox | StockError]:
+        fields = [f"{name}{suffix_of(receiver)}" for name in ("text", "wish", "number")]
         async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
             for sku in skus:
                 pipe.hget(self._keys(sku).fence, "generation")
-                pipe.hmget(self._keys(sku).outbox, "text", "wish", "number")
+                pipe.hmget(self._keys(sku).outbox, fields)
             answers = await pipe.execute(raise_on_error=False)
         found: dict[str, Outbox | StockError] = {}
         for sku, sale, noted in zip(skus, answers[::2], answers[1::2], strict=True):
@@ -374,8 +386,9 @@ class RedisOperations(StockStore):
         return found
 
     @override
-    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox, receiver: str = DEFAULT_RECEIVER) -> None:
         keys, request = self._keys(sku), {"source": fence.source, "token": str(fence.token)}
+        request["suffix"] = suffix_of(receiver)
         request |= {"sale": outbox.sale, "text": outbox.text, "wish": outbox.wish, "number": str(outbox.number)}
         argument = json.dumps(request)
         answer = await self._readers.run(self._save_outbox, (keys.fence, keys.outbox), argument, durable=True)
@@ -383,8 +396,8 @@ class RedisOperations(StockStore):
             raise refusal_of(sku, fence, answer)
 
     @override
-    async def ask_sender(self, sku: str, wish: str, *, instead_of: str = "") -> bool:
-        argument = json.dumps({"wish": wish, "instead_of": instead_of})
+    async def ask_sender(self, sku: str, wish: str, receiver: str = DEFAULT_RECEIVER, *, instead_of: str = "") -> bool:
+        argument = json.dumps({"wish": wish, "instead_of": instead_of, "field": f"wish{suffix_of(receiver)}"})
         answer: str = await self._readers.run(self._ask_sender, (self._keys(sku).outbox,), argument, durable=True)
         return answer == "ok"
 

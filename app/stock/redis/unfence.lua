@@ -8,5 +8,7 @@ local fence = read_fence(key.fence)
 note({source = fence.source or nil, token = fence.token or nil}, {})
 redis.call("HINCRBY", key.fence, "epoch", 1)
 redis.call("HDEL", key.fence, "source", "token", "prepared")
-redis.call("HDEL", KEYS[14], "source", "token")  -- the sender's
+for _, field in ipairs(redis.call("HKEYS", KEYS[14])) do -- the senders'
+  if field:match("^source") or field:match("^token") then redis.call("HDEL", KEYS[14], field) end
+end
 return "ok"

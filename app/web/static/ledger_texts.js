@@ -24,6 +24,7 @@ const english = {
     restockUnits: "sell the units again",
     keep: "Leave it",
     undelivered: "Events that did not leave",
+    receiver: "Receiver",
     events: "Events",
     tries: "Tries",
     since: "Since",
@@ -86,6 +87,7 @@ const english = {
   retry: { button: "Try the refunds again", title: "Try again?", words: "The cashier asks the provider once more for what was not given back.", yes: "Try again" },
   retried: "The cashier is asked.",
   deliveries: { parked: "parked", dead: "dead letter" },
+  allReceivers: "all",
   undelivered: (count, more) =>
     count === "0" ? "None is parked or dead." : `${count} orders are parked or events dead.${more ? " The first of them are shown." : ""}`,
   replayed: (items) => (items ? `The sender is asked: ${items}. It begins within some seconds.` : "There is nothing to try again."),
@@ -122,6 +124,7 @@ const chinese = {
     restockUnits: "重新出售这些商品",
     keep: "保持不变",
     undelivered: "未送达的事件",
+    receiver: "接收方",
     events: "事件数",
     tries: "尝试次数",
     since: "自",
@@ -184,6 +187,7 @@ const chinese = {
   retry: { button: "重试退款", title: "重试？", words: "收银员将再次请求支付平台退回未退的款项。", yes: "重试" },
   retried: "已请求收银员。",
   deliveries: { parked: "已搁置", dead: "死信" },
+  allReceivers: "全部",
   undelivered: (count, more) => (count === "0" ? "没有搁置的订单，也没有死信。" : `共 ${count} 条搁置订单或死信。${more ? "仅显示最前面的。" : ""}`),
   replayed: (items) => (items ? `已请求发送者：${items}。数秒内开始。` : "没有可重试的内容。"),
   outcomes: {

@@ -66,7 +66,8 @@ seccompProfile:
 {{- define "seckill.ports" -}}
 {{- $of := dict "etcd" "2379" "etcds" "2379" "redis" "6379" "rediss" "6379" "redlock" "6379" "redlocks" "6379" "zookeeper" "2181" "zookeepers" "2181" "mysql" "3306" "mariadb" "3306" "http" "80" "https" "443" "stripe" "443" }}
 {{- $ports := dict }}
-{{- range list .Values.lock.url .Values.store.url (.Values.secrets.SECKILL_WEBHOOK_URL | default "") (.Values.secrets.SECKILL_REFUNDS | default "") .Values.traces.endpoint }}
+{{- $urls := regexSplit "\\s+" (.Values.secrets.SECKILL_WEBHOOK_URL | default "" | toString | trim) -1 }}
+{{- range concat (list .Values.lock.url .Values.store.url (.Values.secrets.SECKILL_REFUNDS | default "") .Values.traces.endpoint) $urls }}
 {{- $scheme := first (splitList "://" .) }}
 {{- $default := get $of (first (splitList "+" $scheme)) }}
 {{- if hasSuffix "+sentinel" $scheme }}{{ $_ := set $ports $default "" }}{{ $default = "26379" }}{{ end }}
