@@ -1,4 +1,4 @@
-"""The catalogue of the shop: name and picture of each item, read from a file at the start.
+"""The catalogue of the shop: its name, and name and picture of each item, read from a file at the start.
 
 It is for display only: the store and the settings decide on sales, and on prices. The same file may say with how many
 units and on which terms `seckill stock load` puts each item on sale.
@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from app.errors import ConfigurationError
-from app.orders import SKU_PATTERN, offer
+from app.orders import DEFAULT_SKU, SKU_PATTERN, offer
 from app.orders.offer import Offer
 from app.orders.terms import NotATerm
 from app.web.files import File
@@ -77,6 +77,7 @@ class _Entry(BaseModel):
 
 
 class _File(_Strict):
+    shop: Annotated[_Names, BeforeValidator(_in_each_language)] | None = None
     items: dict[Annotated[str, StringConstraints(pattern=f"^{SKU_PATTERN}$")], _Entry] = Field(default_factory=dict)
 
 
@@ -85,12 +86,19 @@ class Catalogue:
     """The descriptions of some items; any other has only its sku.
 
     `told`: the description of each item for the page, as JSON; `pictures`: by their names below `PICTURES`, which
-    contain a digest; `offers`: what `seckill stock load` makes of each item.
+    contain a digest; `offers`: what `seckill stock load` makes of each item; `shop`: the shop's name in each language,
+    if it has one.
     """
 
     told: Mapping[str, str]
     pictures: Mapping[str, File]
     offers: Mapping[str, Offer]
+    shop: Mapping[str, str] | None = None
+
+    @property
+    def has_list(self) -> bool:
+        """Whether the shop begins with a list: if there are several items, or none that is the default."""
+        return bool(self.told) and self.told.keys() != {DEFAULT_SKU}
 
     @cached_property
     def whole(self) -> str:
@@ -130,7 +138,8 @@ def read(path: Path) -> Catalogue:
             pictures[name] = file
             address = f"{PICTURES}/{name}"
         told[sku] = json.dumps({"name": item.name.model_dump(), "picture": address}, ensure_ascii=False)
-    return Catalogue(told, pictures, {sku: item.offer for sku, item in found.items.items()})
+    offers = {sku: item.offer for sku, item in found.items.items()}
+    return Catalogue(told, pictures, offers, found.shop and found.shop.model_dump())
 
 
 def _picture(path: Path) -> tuple[str, File]:

@@ -400,6 +400,7 @@ class TransactionalStockStore(StockStore):
                     item.held,
                     due_in_s.get(sku),
                     item.now_ms / 1000,
+                    str(item.sale),
                 )
                 return Level(sku, item.stock, item.lucky, *own)
             except StockCorrupt as error:

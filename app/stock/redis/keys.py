@@ -126,6 +126,7 @@ def level_of(
     held: str | None = None,
     due_in_ms: str | None = None,
     now_ms: str | None = None,
+    sale: str = "",
 ) -> Level:
     """Parse the units left, held and sold. Raises `UnknownItem` and `StockCorrupt`."""
     at = Keys(sku)
@@ -142,6 +143,7 @@ def level_of(
         whole(sku, f"{at.fence} held", held or "0"),
         int(due_in_ms) / 1000 if due_in_ms else None,
         int(now_ms) / 1000 if now_ms else None,
+        sale,
     )
 
 
