@@ -139,7 +139,7 @@ def read(path: Path) -> Catalogue:
             address = f"{PICTURES}/{name}"
         told[sku] = json.dumps({"name": item.name.model_dump(), "picture": address}, ensure_ascii=False)
     offers = {sku: item.offer for sku, item in found.items.items()}
-    return Catalogue(told, pictures, offers, found.shop and found.shop.model_dump())
+    return Catalogue(told, pictures, offers, found.shop.model_dump() if found.shop is not None else None)
 
 
 def _picture(path: Path) -> tuple[str, File]:
