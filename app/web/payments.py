@@ -84,8 +84,8 @@ def read(call: Call) -> Asked:
         _refuse_doubled(call)
         report = reader.read(call.body, headers)
     except NotSigned as error:
-        level = problems.loudness(call.path, NotSigned)  # as anybody may send some
-        _log.log(level, "a callback to %s that the payment provider has not signed: %s", call.path, error)
+        text = "a callback to %s that the payment provider has not signed: %s"  # anybody may send some
+        problems.warn(_log, call.path, NotSigned, text, call.path, error)
         raise
     except ValidationError as error:
         raise holds.invalid(error) from None
@@ -94,9 +94,9 @@ def read(call: Call) -> Asked:
     if report is None or report.kind in (Kind.FAILED, Kind.CANCELED):
         _log.info("a callback to %s about no payment that was made or given back is ignored", call.path)
         return Asked(_IGNORED, partial(_form, reader))
-    for name, text in (("payment_ref", report.payment_ref), ("part_name", report.part_name)):
-        if text is not None and not is_text(text, _REF_MAX):
-            raise invalid_field(name, f"1 to {_REF_MAX} printable characters", where="body")
+    for field, named in (("payment_ref", report.payment_ref), ("part_name", report.part_name)):
+        if named is not None and not is_text(named, _REF_MAX):
+            raise invalid_field(field, f"1 to {_REF_MAX} printable characters", where="body")
     return Asked(partial(_answer, call.state, report), partial(_form, reader))
 
 

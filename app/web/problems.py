@@ -23,8 +23,8 @@ _METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 # How OpenAPI describes the header that each 503 has.
 RETRY_AFTER: Final = {"Retry-After": {"description": "seconds", "required": True, "schema": {"type": "integer"}}}
 
-# When such an error of a route was last logged as a warning, on the monotonic clock.
-_said: dict[tuple[str, type[Exception]], float] = {}
+# When such an error of a route was last logged as a warning, on the monotonic clock, and how many were not since.
+_said: dict[tuple[str, type[Exception]], tuple[float, int]] = {}
 _SILENCE_S: Final = 1.0
 # The texts of these reveal names and set-up of our machines; buyers get only the title.
 _INTERNAL: Final = (LockError, errors.StockUnavailable, errors.FenceRefused, errors.StockBehind)
@@ -166,7 +166,7 @@ def of(error: Exception, method: str, route: str) -> Response:
     kind = KINDS[of_class]
     detail = kind.title if isinstance(error, _INTERNAL) else str(error)
     if kind.status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
-        _log.log(loudness(route, of_class), "%s %s: %s", method, route, error)
+        warn(_log, route, of_class, "%s %s: %s", method, route, error)
     fields = [FieldError(field=kind.field, message=detail)] if kind.field else None
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
@@ -185,13 +185,16 @@ def _invalid(detail: str, fields: list[FieldError]) -> Response:
     return problem(kind.status, "invalid-request", kind.title, detail, fields=fields)
 
 
-def loudness(route: str, kind: type[Exception]) -> int:
-    """The log level of an error: a warning once a second, not for each buyer of a rush."""
+def warn(log: logging.Logger, route: str, kind: type[Exception], text: str, *args: object) -> None:
+    """Log an error of a route as a warning once a second, with how many there were, not for each buyer of a rush."""
     now = time.monotonic()
-    if now - _said.get((route, kind), -_SILENCE_S) < _SILENCE_S:
-        return logging.DEBUG
-    _said[route, kind] = now
-    return logging.WARNING
+    at, more = _said.get((route, kind), (-_SILENCE_S, 0))
+    if now - at < _SILENCE_S:
+        _said[route, kind] = at, more + 1
+        log.debug(text, *args)
+        return
+    _said[route, kind] = now, 0
+    log.warning(f"{text} (and %d more since the last time)" if more else text, *args, *([more] if more else []))
 
 
 def _route(request: Request) -> str:

@@ -4,6 +4,7 @@ The tests of a store that is guarded by fencing tokens inherit `FencedStoreContr
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -986,6 +987,16 @@ class StoreContract:
         assert len(orders) == sum(sold) == sum(level.lucky for level in levels) > 0
         seen = await store.prepare(fence(1000), "end", {sku: Ask(["ann"]) for sku in skus})
         assert sum(_snapshot(one).bought.get("ann", 0) for one in seen.values()) == len(orders) / 2
+
+    async def test_its_clock(self, open_store: OpenStore) -> None:
+        """It tells the clock by which it names what is due, and goes on."""
+        store = await open_store()
+        first, second = await store.now_ms(), await store.now_ms(timeout_s=5)
+        assert abs(first / 1000 - time.time()) < 60
+        assert first <= second
+        await store.set_stock("default", fence(1), 5)
+        snapshot = _snapshot((await store.prepare(fence(2), "b", {"default": Ask(holds=True)}))["default"])
+        assert second <= snapshot.now_ms < second + 60_000
 
     async def test_ping_and_close(self, open_store: OpenStore) -> None:
         """A store that can be written to is ready. Closing it twice does no harm."""

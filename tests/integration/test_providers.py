@@ -275,12 +275,15 @@ async def test_a_provider_of_the_shops_own(
 async def test_a_stranger_fills_no_log(
     http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what nobody has signed there is a line a second at most."""
+    """Of what nobody has signed there is a line a second at most; the next one has the number of the others."""
     monkeypatch.setattr(problems, "_said", {})
     monkeypatch.setattr(problems, "_SILENCE_S", 3600.0)
     for _ in range(50):
         assert (await http.post("/payments/webhook", content=b"{}")).status_code == 400
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+    monkeypatch.setattr(problems, "_SILENCE_S", 0.0)
+    await http.post("/payments/webhook", content=b"{}")
+    assert caplog.messages[-1].endswith(" (and 49 more since the last time)")
 
 
 async def test_large_bodies_of_strangers(etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
