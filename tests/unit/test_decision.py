@@ -4,7 +4,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BuyerRequired, KeyReused
-from app.orders import Command, Hold, HoldOutcome, OrderId, Outcome, Purchase, Settled, Snapshot, decide
+from app.orders import (
+    Command,
+    Expire,
+    ExpiryOutcome,
+    Hold,
+    HoldOutcome,
+    OrderId,
+    OrderState,
+    Outcome,
+    Purchase,
+    Record,
+    Settled,
+    Snapshot,
+    decide,
+)
 from app.orders.decision import Decision, Windows
 
 quantities = st.lists(st.integers(1, 8), max_size=60)
@@ -114,3 +128,12 @@ def test_what_has_a_price_is_held(line: list[Purchase], stock: int, limit: int, 
     held, rest = decided[: len(commands) - len(line)], decided[len(commands) - len(line) :]
     assert [one.outcome for one in held] == [HoldOutcome.HELD] * len(held)
     assert {one.outcome for one in rest if one.error is None and one.repeats is None} <= {Outcome.HOLD_REQUIRED}
+
+
+def test_what_is_due_and_is_not_there_is_not_looked_for_again() -> None:
+    """Numbers without a record, as somebody's hand may have left them, keep nobody busy for ever."""
+    odd = Snapshot(5, 0, due=["1-0", "2-0"], more_due=True)
+    assert outcomes(decide(odd, [Expire("tv")]).decisions) == [ExpiryOutcome.DONE]
+    held = Record("3-0", "s" * 32, OrderState.HELD, 1)
+    some = Snapshot(5, 0, due=["1-0", "3-0"], more_due=True, records={"3-0": held})
+    assert outcomes(decide(some, [Expire("tv")]).decisions) == [ExpiryOutcome.MORE]
