@@ -140,14 +140,16 @@ class Restock(TypedDict, total=False):
     """The options of a restock. Units that are sold stay sold, unless `new_sale` forgets orders, buyers and keys.
 
     `forget_orders`: how many orders that must be, or nothing is changed; `add`: the units are added to those that are
-    left; `if_match`: units left and sold must be these, or nothing is changed; `terms`: the changes to the item's own;
-    `by`: the operator, for the log.
+    left; `if_match`: units left and sold must be these, or nothing is changed; `if_initial`: there must be
+    as many units at the start, which only a restock changes; `terms`: the changes to the item's own; `by`: the
+    operator, for the log.
     """
 
     new_sale: bool
     forget_orders: int | None
     add: bool
     if_match: tuple[int, int] | None
+    if_initial: int | None
     terms: TermsChange
     by: str
 

@@ -67,6 +67,12 @@ class _Change(BaseModel):
         0, description="how many orders a new sale may forget; if there are others, nothing is changed"
     )
 
+    if_initial: Annotated[int | None, Field(strict=True, ge=0, le=10**15), BeforeValidator(whole)] = Field(
+        None,
+        description="change it only if this is `initial` of `GET /stock`: no sale changes that, so a restock that was "
+        "not answered can be sent again, and counts once",
+    )
+
     @property
     def terms(self) -> TermsChange:
         """The changes to the item's own terms; terms that are not named stay."""
@@ -162,6 +168,7 @@ async def set_stock(
         new_sale=change.new_sale,
         forget_orders=None if change.forget_orders == "all" else change.forget_orders,
         if_match=_units(if_match) if if_match else None,
+        if_initial=change.if_initial,
         terms=change.terms,
         by=by,
     )

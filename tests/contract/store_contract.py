@@ -324,6 +324,20 @@ class StoreContract:
         assert (level.stock, level.lucky) == (3, 2)
         assert (await store.set_stock("phone", fence(4), 10, if_match=(3, 2), new_sale=True)).stock == 10
 
+    async def test_a_restock_that_is_sent_again(self, open_store: OpenStore) -> None:
+        """Whatever is sold meanwhile, units are added once: after that as many are no longer there at the start."""
+        store = await open_store()
+        await store.set_stock("phone", fence(1), 5)
+        await sell(store, 2, 2, sku="phone")
+        assert (await store.set_stock("phone", fence(3), 4, add=True, if_initial=5)).stock == 7
+        await sell(store, 4, 1, sku="phone")
+        for add in (True, False):
+            with pytest.raises(StockNotAsExpected, match="6 units left and 3 sold"):
+                await store.set_stock("phone", fence(5), 4, if_initial=5, add=add)
+        level = await store.level("phone")
+        assert (level.stock, level.lucky, level.initial) == (6, 3, 9)
+        assert (await store.set_stock("phone", fence(6), 1, add=True, if_initial=9)).stock == 7
+
     async def test_a_refusal_is_forgotten_in_time(self, open_store: OpenStore) -> None:
         """A refusal's key is free again after its time; an order's key is remembered for good."""
         store = await open_store(refusal_ttl_s=0.1)

@@ -261,7 +261,8 @@ class MemoryStockStore(StockStore):
             raise refusal
         if item.generation and not new_sale and (lost := self._missing(sku, item)):
             raise lost
-        if if_match is not None and if_match != (item.stock or 0, item.lucky):
+        unlike = how.get("if_initial") not in (None, item.initial)
+        if unlike or (if_match is not None and if_match != (item.stock or 0, item.lucky)):
             raise StockNotAsExpected(not_as_expected(sku, item.stock or 0, item.lucky))
         if new_sale and how.get("forget_orders") not in (None, len(item.orders)):
             raise HasOrders(sku, len(item.orders))

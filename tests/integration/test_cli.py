@@ -905,7 +905,7 @@ def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: 
     with Instance(etcd.endpoint, valkey.url, **bare) as one, Instance(etcd.endpoint, valkey.url, **bare) as two:
         done = load_test(one, two, buyers=500)
     assert done.returncode == 1
-    assert "NOT consistent: stock + held + sold is" in done.stdout
+    assert "NOT consistent: stock + held + lucky is" in done.stdout
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from app.errors import ConfigurationError, StockBehind, StockChanged, StockCorru
 from app.orders import Answer, Outcome, Purchase, Settled, Terms
 from app.stock import Level, Refused, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
+from fencelock.clients.mysql import Call
 from fencelock.clients.mysql import client as mysql_client
 from lab.servers import EtcdMember, MariaDB
 from lab.torture.proxy import Proxy
@@ -533,6 +534,26 @@ async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
             return rows(server) == 0
 
         await eventually_async(swept)
+
+
+async def test_rows_of_earlier_sales_are_removed_in_parts(server: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item is removed whatever its earlier sales have left: no statement deletes more than a thousand rows."""
+    async with opened(server, MySqlStockStore) as command:
+        await command.set_stock("default", fence(1), 5)
+        sell_long_ago(server, 3000)
+        await command.set_stock("default", fence(2), 3, new_sale=True)
+    async with opened(server, MySqlStockStore) as store:
+        run, deleted = Call.run, list[int]()
+
+        async def counted(call: Call, sql: str, *args: Any, **more: Any) -> Any:
+            answer = await run(call, sql, *args, **more)
+            deleted.extend([answer.matched] if sql.startswith("DELETE") else [])
+            return answer
+
+        monkeypatch.setattr(Call, "run", counted)
+        await store.remove("default", fence(3))
+        assert rows(server) == 0
+        assert 0 < max(deleted) <= 1000
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["removed", "as an earlier release removes"])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import redis.asyncio
 
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, UnknownItem
 from app.main import create_app
 from app.settings import load
 from app.stock.redis.keys import Keys
@@ -254,3 +254,32 @@ async def test_a_lock_that_is_lost_behind_the_write_is_no_error(
         await sale.remove("pen")
         assert len(grants) == 3
         assert await sale.items() == ["default"]
+
+
+async def test_a_misspelt_item_is_neither_unfenced_nor_given_up(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Nothing is written for an item that nobody knows; one whose data are gone, and are missed, is known."""
+    async with shop(etcd.endpoint, valkey.url) as one:
+        for command in (one.unfence, one.accept_loss):
+            with pytest.raises(UnknownItem):
+                await command("telly")
+        async with redis.asyncio.Redis.from_url(valkey.url, decode_responses=True) as raw:
+            assert not await raw.keys("*telly*")
+            await one.set_stock("tv", 2)
+            await buy(one, 1, sku="tv")
+            await raw.flushall()
+        await one.accept_loss("tv")
+        assert [change.what for change in await one.log("tv")] == ["accept loss"]
+
+
+async def test_a_restock_that_was_not_answered_is_sent_again(open_client: OpenClient) -> None:
+    """It counts once, whatever was sold meanwhile."""
+    http = await open_client()
+    initial = (await http.get("/stock")).json()["initial"]
+    told = []
+    for _ in range(2):
+        told.append(await put(http, stock=10, add=True, if_initial=initial))
+        assert await outcome(http) == "sold"
+    assert [answer.status_code for answer in told] == [200, 412]
+    assert is_problem(told[1], 412)
+    now = (await http.get("/stock")).json()
+    assert (now["stock"], now["lucky"], now["initial"]) == (13, 2, 15)

@@ -152,3 +152,12 @@ def test_what_only_the_stores_clock_ends_stays_held() -> None:
     ]
     assert outcomes(decided.decisions) == [ExpiryOutcome.DONE, ExtendOutcome.EXTENDED]  # else it would be asked again
     assert outcomes(decide(Snapshot(0, 0, **about), wishes).decisions) == [ExpiryOutcome.MORE, ExtendOutcome.EXPIRED]
+
+
+def test_what_is_due_and_is_not_there_is_not_looked_for_again() -> None:
+    """Numbers without a record, as somebody's hand may have left them, keep nobody busy for ever."""
+    odd = Snapshot(5, 0, due=["1-0", "2-0"], more_due=True)
+    assert outcomes(decide(odd, [Expire("tv")]).decisions) == [ExpiryOutcome.DONE]
+    held = Record("3-0", "s" * 32, OrderState.HELD, 1)
+    some = Snapshot(5, 0, due=["1-0", "3-0"], more_due=True, records={"3-0": held})
+    assert outcomes(decide(some, [Expire("tv")]).decisions) == [ExpiryOutcome.MORE]

@@ -1,6 +1,13 @@
 """High-water marks are the orders that a process requires of its store."""
 
+import json
+from typing import Any
+
+import pytest
+
+from app.audit.record import read_record
 from app.stock.redis.keys import mark_of, position_of
+from app.stock.redis.store import RedisStockStore
 from app.stock.watermark import Watermark
 
 
@@ -40,3 +47,17 @@ def test_a_mark_names_the_order_and_not_only_its_id() -> None:
     position = ("1", "9-0", "0123abcd")
     assert position_of(mark_of(position)) == position
     assert position_of(mark_of(("1", "9-0", ""))) == ("1", "9-0", "")
+
+
+async def test_an_odd_mark_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """What can be read of an auditor's record is expected, whatever else is in it."""
+
+    class Election:
+        async def recorded(self) -> str:
+            return json.dumps({"case": "!theirs", "phone": mark_of(("1", "9-0", "")), "tv": None})
+
+    store: Any = RedisStockStore("redis://127.0.0.1:1")
+    election: Any = Election()
+    await read_record(election, store)
+    assert store.marks() == {"phone": mark_of(("1", "9-0", ""))}
+    assert "not about this store" in caplog.text

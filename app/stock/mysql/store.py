@@ -261,7 +261,8 @@ class TransactionalStockStore(StockStore):
             refusal = self._refused(item, fence, None)
             if refusal is not None:
                 raise refusal
-            if if_match is not None and if_match != (item.stock, item.lucky):
+            unlike = how.get("if_initial") not in (None, item.initial)
+            if unlike or (if_match is not None and if_match != (item.stock, item.lucky)):
                 raise StockNotAsExpected(not_as_expected(sku, item.stock, item.lucky))
             units = stock + item.stock if how.get("add") else stock
             if units + (0 if new_sale else item.held + item.lucky) > LARGEST:

@@ -78,7 +78,10 @@ class BareStockStore(RedisStockStore):
         keys = self._keys(sku)
         async with self._sale.commands() as redis:
             before = int(await redis.get(keys.stock) or 0), int(await redis.get(keys.lucky) or 0)
+            initial = await redis.hget(keys.fence, "initial")
             if (expected := how.get("if_match")) and before != expected:
+                raise StockNotAsExpected(not_as_expected(sku, *before))
+            if how.get("if_initial") is not None and initial != str(how["if_initial"]):
                 raise StockNotAsExpected(not_as_expected(sku, *before))
             orders, forget = await redis.xlen(keys.orders), how.get("forget_orders")
             if how.get("new_sale") and forget not in (None, orders):

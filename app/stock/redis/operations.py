@@ -193,7 +193,7 @@ class RedisOperations(StockStore):
 
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
-        if_match = how.get("if_match")
+        if_match, if_initial = how.get("if_match"), how.get("if_initial")
         answer = await self._run(
             self._set,
             sku,
@@ -205,6 +205,7 @@ class RedisOperations(StockStore):
             forget_orders=False if how.get("forget_orders") is None else how["forget_orders"],
             add=how.get("add", False),
             if_match=[str(units) for units in if_match] if if_match else False,
+            if_initial=False if if_initial is None else str(if_initial),
             terms=how.get("terms", {}),
             kinds={name: "string" if term.kind is str else "number" for name, term in TERMS.items()},
             expected=self._expected(sku),

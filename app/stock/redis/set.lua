@@ -2,6 +2,7 @@
 --
 -- KEYS: of the item, its log and its outbox
 -- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false),
+-- if_initial (the units at the start, likewise),
 -- new_sale (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (the changes to
 -- the item's own; null for none), kinds (of all terms: "number" or "string"), expected, by, what
 -- Returns {"ok", stock, lucky, initial, false, own terms, held}, or {reason, ...}.
@@ -21,6 +22,7 @@ local before, lucky = redis.call("GET", key.stock), redis.call("GET", key.lucky)
 if request.if_match and ((before or "0") ~= request.if_match[1] or lucky ~= request.if_match[2]) then
   return {"not as expected", before or "0", lucky}
 end
+if request.if_initial and fence.initial ~= request.if_initial then return {"not as expected", before or "0", lucky} end
 if request.new_sale and request.forget_orders then
   local orders = redis.pcall("XLEN", key.orders)
   if type(orders) == "table" then return {"corrupt", key.orders} end
