@@ -178,6 +178,7 @@ async def test_the_first_receiver_is_as_it_was(etcd: EtcdMember, valkey: Valkey,
         own = {"text", "source", "token", "number"}
         fields = set(valkey.ask("HKEYS", "seckill:{default}:outbox"))
         assert fields == own | {f"{one}:erp" for one in own}
+        assert len({id(one.pace) for one in shop.senders}) == 1  # a share of the instance's time, and not one each
         prefix = shop.sale.senders[0]._lock.removesuffix("!sender")
         assert [one._lock.removeprefix(prefix) for one in shop.senders] == ["!sender", "!sender!erp"]
     async with selling(etcd, valkey.url) as shop:
