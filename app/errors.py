@@ -142,6 +142,10 @@ class TooManyListeners(SeckillError):
     """As many listen to changes already as this instance is willing to notify."""
 
 
+class CursorAhead(SeckillError):
+    """Events behind a cursor have been told, and are in the journal no more: the store is older than it was."""
+
+
 class SaleError(SeckillError):
     """A request of a buyer, or about an order, that could not be processed."""
 

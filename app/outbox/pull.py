@@ -5,14 +5,16 @@ it doesn't name begins at its first event: one that is new, or came back after i
 come; those of the one before that were not read are gone with its orders.
 """
 
+import asyncio
 import base64
 import json
 import random
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.errors import StockCorrupt, StockError, UnknownItem
+from app.errors import CursorAhead, StockCorrupt, StockError, UnknownItem
 from app.outbox.message import Message
 from app.outbox.pace import Pace
 from app.outbox.references import References
@@ -41,6 +43,22 @@ class Pulled(NamedTuple):
     unread: Sequence[str]
 
 
+class Ends(NamedTuple):
+    """The sale and the last entry of each item, and the items that can't be read."""
+
+    sales: Mapping[str, str]
+    last: Mapping[str, str | None]
+    unread: Sequence[str]
+
+    def ahead(self, places: Mapping[str, Place]) -> list[str]:
+        """The items that lack the entry of a place in this sale."""
+        return [
+            sku
+            for sku, sale in self.sales.items()
+            if sku in places and places[sku].sale == sale and rank(places[sku].entry) > rank(self.last[sku] or "")
+        ]
+
+
 class Pull:
     """Reads the journals for whoever asks, within a share of the instance's time while buyers wait (`busy`)."""
 
@@ -48,13 +66,24 @@ class Pull:
         self._store = store
         self._references = References(store)
         self._pace = Pace(busy)
+        self._looking = asyncio.Lock()
+        self._looked: dict[tuple[str, ...], tuple[float, Ends]] = {}
 
-    async def read(self, skus: Sequence[str], after: str, *, limit: int) -> Pulled:
-        """The events of these items behind a cursor ("": all), `limit` at most. Raises `ValueError`."""
-        return await self._pace.counted(self._read(skus, _parsed(after), limit))
+    async def read(self, skus: Sequence[str], after: str, *, limit: int, within_s: float = 0.0) -> Pulled:
+        """The events of these items behind a cursor ("": all), `limit` at most.
 
-    async def _read(self, skus: Sequence[str], places: dict[str, Place], limit: int) -> Pulled:
-        sales, last, unread = await self._look(skus)
+        `within_s`: how old a look at the journals' ends may be, which then is one for all who ask. Raises `ValueError`,
+        and `CursorAhead`.
+        """
+        return await self._pace.counted(self._read(skus, _parsed(after), limit, within_s))
+
+    async def _read(self, skus: Sequence[str], places: dict[str, Place], limit: int, within_s: float) -> Pulled:
+        ends = await self._look_within(skus, within_s)
+        if ends.ahead(places):  # or an older look, or another sale has begun while we looked
+            ends = await self._look(skus)
+            if ahead := ends.ahead(places):
+                raise CursorAhead(f"the store lacks events of {', '.join(ahead)} that are before the cursor")
+        sales, last, unread = ends.sales, ends.last, [*ends.unread]
         places = {sku: place for sku, place in places.items() if sales.get(sku) == place.sale or sku in unread}
         behind = [sku for sku in sales if last[sku] not in (None, places[sku].entry if sku in places else None)]
         if len(behind) > limit:  # each of them has its turn
@@ -78,15 +107,26 @@ class Pull:
                 if len(page) < share:
                     behind.remove(sku)
                 await self._pace.rest()
-        again = (await self._look(list(found)))[0] if found else {}
+        await self._pace.rest()
+        again = (await self._look(list(found))).sales if found else {}
         changed = {sku for sku in found if again.get(sku) != sales[sku]}  # these may be of another sale
         messages = [one for sku, some in found.items() if sku not in changed for one in some]
         kept = {sku: place for sku, place in places.items() if sku not in changed and (sku in skus or sku in unread)}
         more = bool(changed) or any(sku not in kept or kept[sku].entry != last[sku] for sku in behind)
         return Pulled(messages, _text(kept), more, sorted(unread))
 
-    async def _look(self, skus: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
-        """The sale and the last entry of each item, and the items that can't be read. Raises for the only one."""
+    async def _look_within(self, skus: Sequence[str], within_s: float) -> Ends:
+        if not within_s:
+            return await self._look(skus)
+        async with self._looking:
+            since, key = time.monotonic() - within_s, tuple(skus)
+            self._looked = {one: found for one, found in self._looked.items() if found[0] > since}
+            if key not in self._looked:
+                self._looked[key] = time.monotonic(), await self._look(skus)
+            return self._looked[key][1]
+
+    async def _look(self, skus: Sequence[str]) -> Ends:
+        """Look at the ends of these journals. Raises for the only one."""
         sales, last, unread = dict[str, str](), dict[str, str | None](), list[str]()
         for first in range(0, len(skus), _SKUS_AT_ONCE):
             page = skus[first : first + _SKUS_AT_ONCE]
@@ -100,7 +140,7 @@ class Pull:
                 if len(skus) == 1 or not isinstance(error, StockCorrupt | UnknownItem):
                     raise error
                 unread += [] if isinstance(error, UnknownItem) else [sku]  # it was removed a moment ago
-        return sales, last, unread
+        return Ends(sales, last, unread)
 
     async def _page(self, sku: str, place: Place | None, limit: int) -> list[Message]:
         events = await self._store.journal(sku, after=place.entry if place else None, limit=limit)

@@ -8,11 +8,12 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
-from app.errors import EXPECTED
+from app.errors import EXPECTED, CursorAhead
 from app.outbox.pull import ITEMS_MAX, Pulled
 from app.web.auth import SHOP
 from app.web.orders import AnySku
 from app.web.problems import invalid_field, responses
+from app.web.sse import EVERY_S
 from app.web.state import State, state_of
 
 _log = logging.getLogger(__name__)
@@ -38,13 +39,16 @@ class EventsView(BaseModel):
     events: list[MessageView]
     next: str = Field(description="the cursor behind them: give it as `after`, now or later")
     more: bool = Field(description="whether others are there already")
-    unread: list[str] = Field(description="items whose data are odd: their events are missing here, and come later")
+    unread: list[str] = Field(
+        description="items whose events are missing here: their data are odd; or a stream of all items follows a "
+        "hundred already, and these were added later"
+    )
 
 
 @router.get(
     "/events",
     response_model=EventsView,
-    responses={200: {"content": {_STREAM: {}}}, **responses(400, 404, 422)},
+    responses={200: {"content": {_STREAM: {}}}, **responses(400, 404, 409, 422)},
 )
 async def events(
     request: Request,
@@ -58,7 +62,7 @@ async def events(
     it is a stream of such answers, as events come; the id of each is the cursor behind it, and `Last-Event-ID` goes
     before `after`. It needs the shop's bearer token (`SECKILL_SHOP_TOKEN`), or an operator's.
     """
-    state, resumed = state_of(request), request.headers.get("last-event-id", "")
+    state, followed, resumed = state_of(request), list[str](), request.headers.get("last-event-id", "")
     cursor, field = resumed or after, "last-event-id" if resumed else "after"
     if _STREAM not in request.headers.get("accept", ""):
         pulled = await _pulled(state, sku, cursor, limit, field)
@@ -69,7 +73,9 @@ async def events(
     async def look() -> tuple[str, str] | None:
         nonlocal first, cursor
         try:
-            pulled = first or await _pulled(state, sku, cursor, min(limit, _STREAM_PAGE), field)
+            pulled = first or await _followed(state, sku, cursor, min(limit, _STREAM_PAGE), followed)
+        except CursorAhead:
+            raise
         except EXPECTED as error:
             _log.debug("a stream of events waits: %s", error)
             return None
@@ -77,6 +83,15 @@ async def events(
         return (body_of(pulled).decode(), pulled.next) if pulled.messages else None
 
     return state.followers.follow(look)
+
+
+async def _followed(state: State, sku: str | None, cursor: str, limit: int, followed: list[str]) -> Pulled:
+    """What a stream tells next. It goes on with the items that it has, when there are too many for one cursor."""
+    skus = [sku] if sku is not None else await state.items.at()
+    followed[:] = [*(one for one in followed if one in skus), *(one for one in skus if one not in followed)]
+    left_out, followed[ITEMS_MAX:] = followed[ITEMS_MAX:], []
+    pulled = await state.pull.read(sorted(followed), cursor, limit=limit, within_s=EVERY_S)
+    return pulled._replace(unread=sorted({*pulled.unread, *left_out}))
 
 
 async def _pulled(state: State, sku: str | None, cursor: str, limit: int, field: str) -> Pulled:

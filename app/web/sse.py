@@ -10,7 +10,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from app.errors import TooManyListeners
+from app.errors import CursorAhead, TooManyListeners
 from app.forever import run_forever
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,11 @@ class Feeds:
     async def _tell_all(self, look: LookOn) -> AsyncIterator[bytes]:
         yield ServerSentEvent(comment="from here on", retry=_RETRY_MS).encode()
         while not self._closed:
-            found = await look()
+            try:
+                found = await look()
+            except CursorAhead as error:  # as is said in full when it is asked for again
+                _log.warning("a stream of events ends: %s", error)
+                return
             if found is not None:
                 yield ServerSentEvent(found[0], id=found[1]).encode()
             else:

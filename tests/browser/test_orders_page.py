@@ -205,3 +205,26 @@ def test_events_that_did_not_leave(start: Start, visitors: Visitors) -> None:
     region.get_by_label("All events since").fill("2026-01-01T00:00:00")
     region.get_by_role("button", name="Send again").click()
     expect(region).to_contain_text(f"The sender is asked: {item.sku}.")
+
+
+def test_events_of_several_receivers(start: Start, visitors: Visitors) -> None:
+    """Each order is listed with the receiver that did not get it, and one of them can be asked for."""
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    instance = start(
+        rehearsal=True, webhook_retry_s=600, webhook_url=f"{nobody} {nobody}#name=erp", webhook_secret=SECRET
+    )
+    item = Item(instance, 300)
+    item.terms(price=499, currency="EUR")
+    order = hold(instance, item, "ann")
+    page = opened(visitors, instance, item)
+    region = page.get_by_role("region", name="Events that did not leave").first
+    rows = region.get_by_role("row", name=re.compile(re.escape(order.rpartition("~")[0])))
+    expect(rows).to_have_count(2, timeout=30_000)
+    expect(rows.filter(has=page.get_by_role("cell", name="erp", exact=True))).to_have_count(1)
+    expect(rows.filter(has=page.get_by_role("cell", name="default", exact=True))).to_have_count(1)
+    assert fits(page)
+    with page.expect_request("**/control/replay*") as asked:
+        region.get_by_label("Receiver").select_option("erp")
+        region.get_by_role("button", name="Try all again").click()
+    assert asked.value.post_data_json == {"receiver": "erp"}
+    expect(region).to_contain_text(f"The sender is asked: {item.sku}.")

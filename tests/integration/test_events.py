@@ -12,11 +12,12 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from app.outbox.pull import ITEMS_MAX, Place, _parsed, _text
+from app.outbox.pull import ITEMS_MAX, Place, Pull, _parsed, _text
+from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.receiver import receiver
 from tests.harness.servers import optional
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import TOKEN, Instance, settings
 from tests.harness.waiting import eventually_async
 
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -160,6 +161,70 @@ async def test_too_many_items_for_a_cursor(etcd: EtcdMember, valkey: Valkey) -> 
 
         await eventually_async(fields, "refused", until=lambda found: found == ["sku"])
         assert buyers(await pull(http, sku="lamp")) == ["ann"]
+
+
+async def test_a_cursor_that_is_ahead(etcd: EtcdMember, store: str) -> None:
+    """The store is older than it was, and has not what the shop was told: it is not left to wait in silence."""
+    async with running(etcd, store) as http:
+        await hold(http, "ann")
+        cursor = (await pull(http))["next"]
+        sale, entry = _parsed(cursor)["lamp"]
+        ms, dash, _ = entry.partition("-")
+        ahead = _text({"lamp": Place(sale, f"{int(ms) + 1_000_000_000}{dash}{'0' * len(dash)}")})
+        streams = {"Accept": "text/event-stream"}
+        for params in ({"after": ahead}, {"after": ahead, "sku": "lamp"}):
+            for headers in (SHOP, SHOP | streams):
+                answer = await http.get("/events", params=params, headers=headers)
+                assert answer.status_code == 409
+                assert answer.json()["type"] == "urn:seckill:cursor-ahead"
+                assert "lamp" in answer.json()["detail"]
+        assert (await pull(http, ahead, sku="zoo"))["events"] == []
+        assert (await pull(http, cursor))["events"] == []
+
+
+async def test_a_stream_of_more_and_more_items(etcd: EtcdMember, valkey: Valkey) -> None:
+    """It goes on with the items that it has, and names those that are too many for it."""
+    async with running(etcd, valkey.url) as http, stream(http) as messages:
+        await hold(http, "ann")
+        _, page = await anext(messages)
+        assert buyers(page) == ["ann"]
+        for number in range(ITEMS_MAX):
+            valkey.ask("SET", f"seckill:{{item-{number}}}:stock", "1")
+        names: list[str] = []
+        while not names:
+            await hold(http, "bob")
+            _, page = await anext(messages)
+            assert set(buyers(page)) == {"bob"}
+            names = page["unread"]
+        assert len(names) == 2
+        assert all(name.startswith("item-") for name in names)
+
+
+async def test_streams_share_their_looks(etcd: EtcdMember, store: str) -> None:
+    """Idle streams cost little: one look for all of them, and none beyond their share while buyers wait."""
+    asked = list[str]()
+
+    def busy() -> bool:
+        asked.append("busy")
+        return len(asked) < 3
+
+    async with open_sale(settings(etcd.endpoint, store, audit_interval_s=0)) as sale:
+        await sale.stock.set_stock("lamp", 5)
+        looks, levels = 0, sale.store.levels
+
+        async def counted(skus: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await levels(skus)
+
+        sale.store.levels = counted  # type: ignore[method-assign]
+        pull = Pull(sale.store, busy)
+        await asyncio.gather(*(pull.read(["lamp"], "", limit=10, within_s=60) for _ in range(20)))
+        assert looks == 1
+        assert asked == []
+        pull._pace._count(0.02)
+        await pull.read(["lamp"], "", limit=10, within_s=60)
+        assert asked
 
 
 async def test_a_stream(etcd: EtcdMember, store: str) -> None:

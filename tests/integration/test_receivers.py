@@ -86,9 +86,9 @@ async def test_none_waits_for_another(etcd: EtcdMember, store: str, shop_end: Re
         slow.decide = wait
         urls = shop_end.url, f"{erp.url}#name=erp", f"{slow.url}#name=slow", f"{away.url}#name=away"
         async with selling(etcd, store, *urls, webhook_timeout_ms=60_000) as shop:
-            holds = [await held(shop, f"b{number}") for number in range(30)]
-            for one in holds:
-                await shop.submit(Cancel(one.order.sku, one.order.number, one.order.secret))
+            holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(30)))
+            orders = [one.order for one in holds]
+            await asyncio.gather(*(shop.submit(Cancel(one.sku, one.number, one.secret)) for one in orders))
             expected = {str(one.order): [1, 2] for one in holds}
             await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected)
             own = {one.receiver.name: one for one in shop.senders}
@@ -178,6 +178,7 @@ async def test_the_first_receiver_is_as_it_was(etcd: EtcdMember, valkey: Valkey,
         own = {"text", "source", "token", "number"}
         fields = set(valkey.ask("HKEYS", "seckill:{default}:outbox"))
         assert fields == own | {f"{one}:erp" for one in own}
+        assert len({id(one.pace) for one in shop.senders}) == 1  # a share of the instance's time, and not one each
         prefix = shop.sale.senders[0]._lock.removesuffix("!sender")
         assert [one._lock.removeprefix(prefix) for one in shop.senders] == ["!sender", "!sender!erp"]
     async with selling(etcd, valkey.url) as shop:
