@@ -34,7 +34,7 @@ from app.orders import (
 )
 from app.stock import Batch, Change, Fence, Level, Outbox, Restock, StockStore
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
-from app.stock.store import facts, refuse_odd_name, what_is_changed
+from app.stock.store import facts, note_of, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
 
 Position = tuple[int, int]  # of an order: its generation and number
@@ -195,6 +195,8 @@ class MemoryStockStore(StockStore):
 
         for change in batch.changes:
             note(change.after, None, change.units, change.bought, change)
+            if line := note_of(sku, change):
+                self._note(sku, *line)
             if change.payment is not None:
                 item.payments[change.payment] = change.after.number
         for begun in batch.begun:

@@ -196,6 +196,15 @@ async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_pa
     done = await run("cancel", "--ref", "R-10", "--yes")
     assert (done.returncode, number_of(cy) in done.stdout) == (0, True), done.stderr
     assert json.loads((await run("show", "--ref", "R-10", "--json")).stdout)["state"] == "cancelled"
+    log = (await seckill("log", "--json", "--limit", "3", env=env)).stdout
+    assert [(one["what"], one["after"]["order"]) for one in json.loads(log)] == [
+        ("cancel", number_of(cy)),
+        ("cancel", number_of(bob)),
+        ("refund", number_of(ann)),
+    ]
+    shown = " ".join((await seckill("log", env=env)).stdout.replace("│", " ").split())
+    assert "olga refund" in shown
+    assert "given_back none -> 4.99 EUR" in shown
     file = tmp_path / "all.jsonl"
     assert (await run("export", "--format", "jsonl", "--out", str(file))).returncode == 0
     assert len(file.read_text().splitlines()) == 5

@@ -95,7 +95,7 @@ class BareStockStore(RedisStockStore):
             await redis.hset(keys.fence, mapping={"initial": stock + lucky, "terms": level.terms.to_text()})
             was = facts(Level(sku, *before, None, terms=old))
             note = {"by": how.get("by", ""), "what": what, "before": json.dumps(was), "after": json.dumps(facts(level))}
-            await redis.xadd(keys.log, note, maxlen=1000)
+            await redis.xadd(keys.log, note, maxlen=10_000)
         return level
 
     @override

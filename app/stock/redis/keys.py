@@ -35,7 +35,7 @@ from app.orders import (
     to_json,
 )
 from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
-from app.stock.store import LAYOUT, Begun, Change, Fence, Level, Sold, refuse_odd_name
+from app.stock.store import LAYOUT, Begun, Change, Fence, Level, Note, Sold, refuse_odd_name
 
 # Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
 Position = tuple[str, str, str]
@@ -274,6 +274,11 @@ def pack_change(change: OrderChange) -> dict[str, object]:
         "secret": after.secret,
         "facts": _json(change.facts),
     }
+
+
+def pack_note(note: Note) -> dict[str, str]:
+    """Encode a line of the operators' log for the scripts."""
+    return {"by": note.by, "what": note.what, "before": to_json(note.before), "after": to_json(note.after)}
 
 
 def _due(record: Record) -> str:
