@@ -71,12 +71,16 @@ def number_of(order: str) -> str:
 
 async def test_an_order_is_found(http: httpx.AsyncClient) -> None:
     """By state, buyer, the shop's number, or its own with and without the secret; a wrong secret finds none."""
-    ann = await hold(http, "ann", ref="A-7", quantity=2)
+    press = {"Idempotency-Key": "press-1"}
+    wish = {"buyer": "ann", "ref": "A-7", "quantity": 2}
+    ann = (await http.post("/holds", json=wish, headers=press)).json()["id"]
     bob = await hold(http, "bob", ref="B-1")
     assert await pay(http, bob, "p1") == "confirmed"
     await buy(http, {"buyer": "cy"})
     cy = (await find(http))[2]["id"]
     assert [one["id"] for one in await find(http)] == [ann, bob, cy]
+    assert [one["key"] for one in await find(http)] == ["press-1", None, None]  # as the client has said it
+    assert '"key": "press-1"' in (await http.get("/orders/export?format=jsonl")).text
     for query, wanted in (
         ({"state": "held"}, [ann]),
         ({"state": "confirmed"}, [bob]),
