@@ -1,14 +1,31 @@
 """The README's program does what it says."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from lab.servers import EtcdMember
-from tests.harness.shop import lock_url
+from lab.servers import EtcdMember, Valkey
+from tests.harness.command import seckill
+from tests.harness.shop import Instance, lock_url
 
 README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_first_commands(etcd: EtcdMember, valkey: Valkey, name: str) -> None:
+    """What the page begins with holds two units and pays them, as printed, except for the port."""
+    commands = re.findall(
+        r"^```\n(.*?)```", README.with_name(name).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )[0]
+    where = {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
+    seckill("stock", "set", "5", env=where)
+    with Instance(etcd.endpoint, valkey.url, rehearsal=True) as instance:
+        argv = ["bash", "-euc", commands.replace("localhost:8080", f"127.0.0.1:{instance.port}")]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        assert '"outcome":"confirmed"' in done.stdout, done.stderr
+        assert instance.get("/stock")[1]["lucky"] == 2
 
 
 def test_the_lock_of_the_readme(etcd: EtcdMember, capsys: pytest.CaptureFixture[str]) -> None:
