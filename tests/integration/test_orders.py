@@ -459,3 +459,22 @@ async def test_the_report(http: httpx.AsyncClient, env: dict[str, str]) -> None:
     later = (await http.get("/report", params={"since": "2999-01-01T00:00:00+08:00"})).json()
     assert (later["items"], later["days"], later["total"]["conversion"]) == ([], [], None)
     assert (await http.get("/report", headers={"Authorization": ""})).status_code == 401
+
+
+async def test_a_narrow_terminal(http: httpx.AsyncClient, env: dict[str, str]) -> None:
+    """At 80 columns an order's number is whole, so that it can be copied; what has no room is left out, and named."""
+    ann = await hold(http, "a-buyer-with-a-long-name", ref="A-long-number-of-the-shop", quantity=2)
+    await pay(http, ann, "a-payment-with-a-long-name", 998)
+    number, narrow = number_of(ann), {"COLUMNS": "80"} | env
+    for wish in (("list",), ("find", "--buyer", "a-buyer-with-a-long-name"), ("show", number)):
+        shown = (await seckill("orders", *wish, env=narrow)).stdout
+        assert f" {number} " in shown
+        assert " confirmed " in shown
+        assert "Not shown here: ref, to pay" in shown
+        assert max(map(len, shown.splitlines())) <= 80
+    wide = (await seckill("orders", "list", env={"COLUMNS": "200"} | env)).stdout
+    assert "A-long-number-of-the-shop" in wide
+    assert "Not shown here" not in wide
+    await http.post(f"/orders/{number}/refund", json={"restock": True})
+    (line,) = [line for line in (await seckill("log", env=narrow)).stdout.splitlines() if " refund " in line]
+    assert "+00:00 " in line  # the time is whole
