@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.common import Json, with_sale
+from app.cli.common import By, Json, name_of, with_sale
 from app.errors import ConfigurationError, StockError
 from app.operator import deliveries
 from app.orders import DEFAULT_SKU, OrderId
@@ -53,6 +53,7 @@ def add_to(orders: typer.Typer) -> None:
             str | None, typer.Option(metavar="ENTRY", help="Send all events behind this entry again; 0: all.")
         ] = None,
         dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters, and what is parked, again.")] = False,
+        by: By = "",
     ) -> None:
         """Have events sent again. The sender does so within some seconds, or when there is one."""
         if (since is not None) == dead:
@@ -66,7 +67,10 @@ def add_to(orders: typer.Typer) -> None:
                 _check_since(since, (await sale.store.level(skus[0])).last_entry or "0")
             else:
                 skus = [sku] if sku is not None else await sale.store.items()
-            return await deliveries.replay(sale.store, skus, Wish(since, dead))
+            wish, operator = Wish(since, dead), name_of(by)
+            asked = await deliveries.replay(sale.store, skus, wish)
+            await deliveries.note_replay(sale.store, asked, wish, by=operator)
+            return asked
 
         asked = with_sale(ask)
         print(f"the sender is asked: {', '.join(asked)}" if asked else "nothing is parked or dead")  # noqa: T201

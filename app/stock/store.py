@@ -336,6 +336,10 @@ class StockStore(ABC):
         """The last changes that operators have made to an item, or to all, newest first."""
 
     @abstractmethod
+    async def note(self, sku: str, note: Note) -> None:
+        """Write a line of the log about what changes nothing here, such as events that are sent again."""
+
+    @abstractmethod
     async def count_orders(self, sku: str) -> int:
         """Count the orders of an item."""
 

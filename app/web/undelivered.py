@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.operator import deliveries
 from app.outbox.state import Wish
-from app.web.auth import OPERATOR
+from app.web.auth import OPERATOR, Operator
 from app.web.orders import AnySku
 from app.web.problems import responses
 from app.web.state import state_of
@@ -64,8 +64,10 @@ async def undelivered(request: Request, sku: AnySku = None) -> UndeliveredView:
 
 
 @router.post("/replay", responses=responses(400, 404, 408, 413, 422))
-async def replay(request: Request, given: Replay, sku: AnySku = None) -> ReplayView:
+async def replay(request: Request, given: Replay, by: Operator, sku: AnySku = None) -> ReplayView:
     """Have the sender send events of an item, or of all, again, within some seconds, or when there is one."""
     state = state_of(request)
     wish = Wish(dead=given.since is None, at=given.since)
-    return ReplayView(items=await deliveries.replay(state.store, await state.orders.named(sku), wish))
+    asked = await deliveries.replay(state.store, await state.orders.named(sku), wish)
+    await deliveries.note_replay(state.store, asked, wish, by=by)
+    return ReplayView(items=asked)

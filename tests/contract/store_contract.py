@@ -44,7 +44,7 @@ from app.orders import (
 )
 from app.orders.record import Back
 from app.stock import Batch, Begun, Fence, Level, Refused, Sold, StockStore
-from app.stock.store import LAYOUT
+from app.stock.store import LAYOUT, Note
 from tests.harness.waiting import eventually_async
 
 Answer = TypeVar("Answer")
@@ -829,6 +829,9 @@ class StoreContract:
         (line,) = await store.log("default", limit=1)
         assert (line.by, line.what) == ("bob", "refund")
         assert line.difference.endswith("given_back none -> 4.99 EUR")
+        await store.note("default", Note("bob", "replay", {}, {"events": "all"}))
+        (line,) = await store.log("default", limit=1)
+        assert (line.what, line.difference) == ("replay", "events none -> all")
 
     async def test_orders_are_found_by_a_payment(self, open_store: OpenStore) -> None:
         """A payment may be that of an order of each of several items; a new sale forgets it."""

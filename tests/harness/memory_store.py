@@ -34,7 +34,7 @@ from app.orders import (
 )
 from app.stock import Batch, Change, Fence, Level, Outbox, Restock, StockStore
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
-from app.stock.store import facts, note_of, refuse_odd_name, what_is_changed
+from app.stock.store import Note, facts, note_of, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
 
 Position = tuple[int, int]  # of an order: its generation and number
@@ -308,6 +308,10 @@ class MemoryStockStore(StockStore):
         seen = {} if item.fence is None else {"source": item.fence.source, "token": item.fence.token}
         self._note(sku, by, "unfence", seen, {})
         item.fence, item.prepared, item.epoch = None, None, item.epoch + 1
+
+    @override
+    async def note(self, sku: str, note: Note) -> None:
+        self._note(sku, *note)
 
     @override
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:

@@ -37,6 +37,7 @@ from app.stock.store import (
     Change,
     Fence,
     Level,
+    Note,
     Outbox,
     Restock,
     StockStore,
@@ -330,6 +331,10 @@ class TransactionalStockStore(StockStore):
         if sku is not None:
             refuse_odd_name(sku)
         return await self._run(self._readers, lambda call: tables.list_changes(call, sku, limit))
+
+    @override
+    async def note(self, sku: str, note: Note) -> None:
+        await self._run(self._readers, lambda call: tables.note(call, sku, *note))
 
     @override
     async def count_orders(self, sku: str) -> int:

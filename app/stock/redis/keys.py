@@ -42,6 +42,7 @@ Position = tuple[str, str, str]
 
 _NUMBER: Final = re.compile("(?:0|[1-9][0-9]{0,15})-(?:0|[1-9][0-9]{0,15})")  # of an order: its entry in the stream
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})(?:/([0-9a-f]{8}))?")  # of a position; leading zeros
+LOG_MAX: Final = 10_000  # lines of an item's log, as in common.lua
 _LARGEST_TOKEN: Final = 2**53  # Lua counts in doubles
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 
