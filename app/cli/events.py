@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.common import Json, with_sale
+from app.cli.common import By, Json, name_of, with_sale
 from app.errors import ConfigurationError, StockError
 from app.operator import deliveries
 from app.orders import DEFAULT_SKU, Event, OrderId
@@ -59,6 +59,7 @@ def add_to(orders: typer.Typer) -> None:
         ] = None,
         dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters, and what is parked, again.")] = False,
         receiver: OneReceiver = None,
+        by: By = "",
     ) -> None:
         """Have events sent again. The sender does so within some seconds, or when there is one."""
         if (since is not None) == dead:
@@ -73,7 +74,10 @@ def add_to(orders: typer.Typer) -> None:
             else:
                 skus = [sku] if sku is not None else await sale.store.items()
             to = await deliveries.receivers(sale.store, skus, receiver)
-            return await deliveries.replay(sale.store, skus, Wish(since, dead), to)
+            wish, operator = Wish(since, dead), name_of(by)
+            asked = await deliveries.replay(sale.store, skus, wish, to)
+            await deliveries.note_replay(sale.store, asked, wish, by=operator)
+            return asked
 
         asked = with_sale(ask)
         print(f"the sender is asked: {', '.join(asked)}" if asked else "nothing is parked or dead")  # noqa: T201

@@ -4,10 +4,12 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from app import moments
 from app.errors import ConfigurationError, StockError
 from app.orders import OrderId
 from app.outbox.state import State, Wish
 from app.stock import StockStore
+from app.stock.store import Note
 
 _SKUS_AT_ONCE = 100
 
@@ -83,3 +85,13 @@ async def replay(store: StockStore, skus: Sequence[str], wish: Wish, to: Sequenc
             await wish.ask(store, sku, receiver)
             asked.add(sku)
     return [sku for sku in skus if sku in asked]
+
+
+async def note_replay(store: StockStore, skus: Sequence[str], wish: Wish, *, by: str) -> None:
+    """Write down which events an operator, `by`, has asked for again."""
+    if wish.at is not None:
+        what = f"from {moments.written(wish.at)} on"
+    else:
+        what = "parked or dead" if wish.since is None else f"behind {wish.since}"
+    for sku in skus:
+        await store.note(sku, Note(by, "replay", {}, {"events": what}))

@@ -9,7 +9,8 @@ from typing import Any
 from app.errors import ItemNotPossible, UnknownItem
 from app.operator.report import Report
 from app.operator.stock import tell, under
-from app.orders import Answer, Cancel, Event, Order, Refund, RequestOutcome, RequestRefund
+from app.orders import Answer, Cancel, CancelOutcome, Event, Order, Refund, RefundOutcome, RequestOutcome, RequestRefund
+from app.orders.commands import AnyOutcome
 from app.sale.find import EVERYTHING, Found, Wanted, find, named, pages, refuse_gaps
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
@@ -73,21 +74,30 @@ class OrderAdmin:
 
     async def cancel(self, order: Order, *, by: str, units: int | None = None, message: str | None = None) -> Answer:
         """Give back what an order holds, or some units of it (see `Cancel`). Raises what `Shop.submit` raises."""
-        return await self._shop.submit(Cancel(*order.id, by, units=units, message=message))
+        answer = await self._shop.submit(Cancel(*order.id, by, units=units, message=message))
+        return await self._told(answer, CancelOutcome.CANCELLED, CancelOutcome.PARTLY_CANCELLED)
 
     async def refund(
         self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str, **about: Any
     ) -> Answer:
         """Note that money was given back. `about`: see `Refund`. Raises what `Shop.submit` raises."""
-        return await self._shop.submit(Refund(*order.id, restock, payment_ref, by, **about))
+        answer = await self._shop.submit(Refund(*order.id, restock, payment_ref, by, **about))
+        return await self._told(answer, RefundOutcome.REFUNDED, RefundOutcome.PARTLY_REFUNDED)
 
     async def retry(self, order: Order, name: str | None = None, *, by: str) -> dict[str, RequestOutcome]:
         """Request refunds anew that didn't work: this one, or all. Raises what `Shop.submit` raises."""
         found: dict[str, RequestOutcome] = {}
         for one in order.record.failed if name is None else (name,):
             answer = await self._shop.submit(RequestRefund(*order.id, one, by))
+            await self._told(answer, RequestOutcome.REQUESTED)
             found[one] = RequestOutcome(answer.outcome)
         return found
+
+    async def _told(self, answer: Answer, *done: AnyOutcome) -> Answer:
+        """Repeat what was done in this process's log."""
+        if answer.outcome in done and answer.order is not None:
+            await tell(self._store, answer.order.sku)
+        return answer
 
     async def erase(self, sku: str, buyer: str, *, by: str = "", wait_s: float = 10.0) -> int:
         """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""

@@ -332,6 +332,11 @@ def key_of(command: Command) -> str | None:
     return None if key is None else f" {type(command).__name__.lower()} {key}"
 
 
+def own_key(kept: str | None) -> str | None:
+    """The idempotency key as its client has said it: see `key_of`."""
+    return kept and kept.rpartition(" ")[2]
+
+
 _LATER: Final = ("subtotal", "paid_at", "units", "message")
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
+from app.orders.commands import own_key
 from app.orders.id import OrderId
 from app.orders.record import Event, EventKind, Order, OrderState, Record
 
@@ -129,7 +130,7 @@ def of_order(order: Order) -> dict[str, Any]:
 
 def for_operator(order: Order) -> dict[str, Any]:
     """An order as an `OperatorOrderView` has it."""
-    own = {"key": order.key, "instance": order.instance, "token": order.token, "batch": order.batch_id}
+    own = {"key": own_key(order.key), "instance": order.instance, "token": order.token, "batch": order.batch_id}
     return of_order(order) | own | {"attention": order.record.needs_attention}
 
 
@@ -145,7 +146,7 @@ def row(order: Order) -> dict[str, Any]:
         name: list(one) if isinstance(one := getattr(order.record, name), tuple) else one for name in FIELDS
     }
     own["pay_by"] = own["pay_by"] and _moment(own["pay_by"])
-    written = {"key": order.key, "token": order.token, "batch": order.batch_id, "instance": order.instance}
+    written = {"key": own_key(order.key), "token": order.token, "batch": order.batch_id, "instance": order.instance}
     return {"order": order.id.name, "item": order.sku, "began": _moment(order.sold_at)} | own | written
 
 

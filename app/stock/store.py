@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypedDict
+from typing import Any, ClassVar, Final, NamedTuple, TypedDict
 
 from typing_extensions import Unpack
 
+from app import money
 from app.errors import ItemNotPossible, StockError, StockUnavailable, UnknownItem
 from app.orders import (
     DEFAULT,
@@ -19,6 +20,7 @@ from app.orders import (
     TERMS,
     Ask,
     Event,
+    EventKind,
     Order,
     OrderChange,
     Record,
@@ -177,9 +179,10 @@ class Change:
 
     @property
     def difference(self) -> str:
-        """The facts that have changed, for people."""
+        """The facts that have changed, for people; and of which order, if they are one's."""
         before, after = _said(self.before), _said(self.after)
-        return ", ".join(
+        order = f"{self.after['order']}: " if "order" in self.after else ""
+        return order + ", ".join(
             f"{name} {before.get(name, _missing(name))} -> {after.get(name, _missing(name))}"
             for name in sorted({*before, *after})
             if before.get(name) != after.get(name)
@@ -193,7 +196,41 @@ def _missing(name: str) -> str:
 def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of an item for people: times as times, and its price with its currency."""
     terms = {name: value for name, value in facts.items() if name in TERMS and TERMS[name].may_be_kept(value)}
-    return {name: value for name, value in facts.items() if name not in TERMS} | Terms(**terms).written
+    amounts = {name: money.written(facts[name], terms.get("currency")) for name in _AMOUNTS if name in facts}
+    return {name: value for name, value in facts.items() if name not in TERMS} | amounts | Terms(**terms).written
+
+
+class Note(NamedTuple):
+    """A line for the operators' log, without its time and its item."""
+
+    by: str
+    what: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+_WORDS: Final = {
+    EventKind.CANCELLED: "cancel",
+    EventKind.REFUND_DUE: "refund",
+    EventKind.REFUNDED: "refund",
+    EventKind.REFUND_REQUESTED: "retry",
+}
+_AMOUNTS: Final = ("given_back", "owed")
+
+
+def note_of(sku: str, change: OrderChange) -> Note | None:
+    """The line for a change of an order, if it is an operator's."""
+    by, what = change.own_facts.get("by"), _WORDS.get(change.kind)
+    if not by or what is None:
+        return None
+    return Note(by, what, _standing_of(sku, change.before), _standing_of(sku, change.after))
+
+
+def _standing_of(sku: str, record: Record) -> dict[str, Any]:
+    amounts = dict(zip(_AMOUNTS, (record.amount_refunded, record.amount_due), strict=True))
+    own = {"failed": len(record.failed), **amounts} | ({"currency": record.currency} if record.currency else {})
+    about = {"order": record.id_of(sku).name, "state": str(record.state), "units": record.quantity}
+    return about | {name: value for name, value in own.items() if value}
 
 
 def facts(level: Level) -> dict[str, Any]:
@@ -303,6 +340,10 @@ class StockStore(ABC):
     @abstractmethod
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
         """The last changes that operators have made to an item, or to all, newest first."""
+
+    @abstractmethod
+    async def note(self, sku: str, note: Note) -> None:
+        """Write a line of the log about what changes nothing here, such as events that are sent again."""
 
     @abstractmethod
     async def count_orders(self, sku: str) -> int:

@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A route with commands. `path`: for the log, as an order's id is a secret.
+    """A route with commands. `path`: for the log, as an order's id is a secret; `path_of`: that of a request, likewise.
 
     `read`: reads a call, or raises the error that is its answer; `has_body`: what it asks for is in there;
     `has_id`: each request has an id; else only with `SECKILL_REQUEST_IDS`; `strict`: one that is none is refused.
@@ -47,6 +47,7 @@ class Route(NamedTuple):
     has_body: bool = True
     has_id: bool = False
     strict: bool = True
+    path_of: Callable[[str], str] | None = None
 
 
 def never() -> bool:
@@ -113,7 +114,8 @@ class Call:
         """Form an error; count a buyer who was turned away among the others, and log what is an error of ours."""
         if isinstance(error, TurnedAway):
             self.state.shop.turned_away(error)
-        problem = problems.of(error, self.method, self.route.path)
+        path = self.route.path if self.route.path_of is None else self.route.path_of(self.path)
+        problem = problems.of(error, self.method, path)
         if self.request_id is not None:
             request_ids.give_back(self.request_id, self.route.path, problem, logged=self.state.request_ids)
         return problem.status_code, problem.raw_headers, bytes(problem.body)

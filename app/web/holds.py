@@ -37,7 +37,7 @@ from app.orders import (
     Record,
 )
 from app.orders.view import NOTHING, StandingView, standing
-from app.web import problems, purchase
+from app.web import hints, problems, purchase
 from app.web.auth import BY_ANYBODY, BY_SHOP, bearer
 from app.web.call import Asked, Call, Form, Route, asgi
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
@@ -196,7 +196,12 @@ def _form(state: State, sku: str) -> Form:
     return form
 
 
-ROUTE: Final = Route(PATH, read, has_id=True)
+def _without_id(path: str) -> str:
+    match = _ROUTE.fullmatch(path)
+    return f"{PATH}/{{hold_id}}/{match[2]}" if match and match[2] else PATH
+
+
+ROUTE: Final = Route(PATH, read, has_id=True, path_of=_without_id)
 _BODIES: Final[dict[str, type[BaseModel]]] = {
     "confirm": ConfirmRequest,
     "extend": Nothing,
@@ -238,7 +243,7 @@ def parse(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise hints.add(invalid(error), model.model_fields) from None
 
 
 def invalid(error: ValidationError) -> RequestValidationError:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from app import errors
+from app.web import hints
 from app.web.problem_types import KINDS, OTHERS, URN, Effect, class_of, effect_of, name_of
 from fencelock import FencelockError, LockError
 
@@ -123,7 +124,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return of(error, request.method, _route(request))
+        return of(hints.add(error, hints.fields_of(request)), request.method, _route(request))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

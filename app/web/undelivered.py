@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.errors import ConfigurationError
 from app.operator import deliveries
 from app.outbox.state import Wish
-from app.web.auth import OPERATOR
+from app.web.auth import OPERATOR, Operator
 from app.web.orders import AnySku
 from app.web.problems import invalid_field, responses
 from app.web.state import State, state_of
@@ -71,7 +71,7 @@ async def undelivered(request: Request, sku: AnySku = None) -> UndeliveredView:
 
 
 @router.post("/replay", responses=responses(400, 404, 408, 413, 422))
-async def replay(request: Request, given: Replay, sku: AnySku = None) -> ReplayView:
+async def replay(request: Request, given: Replay, by: Operator, sku: AnySku = None) -> ReplayView:
     """Have the sender send events of an item, or of all, again, within some seconds, or when there is one."""
     state = state_of(request)
     wish, skus = Wish(dead=given.since is None, at=given.since), await state.orders.named(sku)
@@ -79,7 +79,9 @@ async def replay(request: Request, given: Replay, sku: AnySku = None) -> ReplayV
         to = await _receivers(state, skus, given.receiver)
     except ConfigurationError as error:
         raise invalid_field("receiver", str(error), where="body") from None
-    return ReplayView(items=await deliveries.replay(state.store, skus, wish, to))
+    asked = await deliveries.replay(state.store, skus, wish, to)
+    await deliveries.note_replay(state.store, asked, wish, by=by)
+    return ReplayView(items=asked)
 
 
 async def _receivers(state: State, skus: Sequence[str], only: str | None = None) -> list[str]:

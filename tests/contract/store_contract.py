@@ -43,8 +43,9 @@ from app.orders import (
     changed,
     new_secrets,
 )
+from app.orders.record import Back
 from app.stock import Batch, Begun, Fence, Level, Refused, Sold, StockStore
-from app.stock.store import LAYOUT
+from app.stock.store import LAYOUT, Note
 from tests.harness.waiting import eventually_async
 
 Answer = TypeVar("Answer")
@@ -821,6 +822,34 @@ class StoreContract:
             ("bob", "expired"),
         ]
         assert await store.count_orders("default") == 2
+
+    async def test_what_operators_change_of_orders_is_logged(self, store: StockStore) -> None:
+        """The log has an operator's change of an order, once, however often the batch is sent; and no buyer's."""
+        await store.set_stock("default", fence(1), 9, by="ann")
+        cid, dan = await self._hold(store, 2, ("cid", 2), ("dan", 3))
+        units = Units(2, -2)
+        given = changed(cid, EventKind.CANCELLED, {"by": "bob"}, units=units, bought=-2, state=OrderState.CANCELLED)
+        seen = await prepare(store, "default", fence(3), "c", orders=[cid.number, dan.number], holds=True)
+        write = decided(seen, batch_id="c", changes=[given, paid(dan, "p")])
+        for _ in range(2):
+            assert await commit(store, "default", fence(3), write) == []
+        log = await store.log("default")
+        assert [(one.by, one.what) for one in log] == [("bob", "cancel"), ("ann", "stock")]
+        order = cid.id_of("default").name
+        assert log[0].before == {"order": order, "state": "held", "units": 2}
+        assert log[0].difference == f"{order}: state held -> cancelled"
+        assert cid.secret not in log[0].difference
+        seen = await prepare(store, "default", fence(4), "d", orders=[dan.number], holds=True)
+        (dan,) = seen.records.values()
+        back = changed(dan._replace(currency="EUR"), EventKind.REFUNDED, {"by": "bob"}, back=(Back("p", 499),))
+        back = back._replace(before=dan)
+        await commit(store, "default", fence(4), decided(seen, batch_id="d", changes=[back]))
+        (line,) = await store.log("default", limit=1)
+        assert (line.by, line.what) == ("bob", "refund")
+        assert line.difference.endswith("given_back none -> 4.99 EUR")
+        await store.note("default", Note("bob", "replay", {}, {"events": "all"}))
+        (line,) = await store.log("default", limit=1)
+        assert (line.what, line.difference) == ("replay", "events none -> all")
 
     async def test_orders_are_found_by_a_payment(self, open_store: OpenStore) -> None:
         """A payment may be that of an order of each of several items; a new sale forgets it."""

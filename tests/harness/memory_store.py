@@ -34,7 +34,7 @@ from app.orders import (
 )
 from app.stock import DEFAULT_RECEIVER, Batch, Change, Fence, Level, Outbox, Restock, StockStore
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
-from app.stock.store import facts, refuse_odd_name, what_is_changed
+from app.stock.store import Note, facts, note_of, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
 
 Position = tuple[int, int]  # of an order: its generation and number
@@ -195,6 +195,8 @@ class MemoryStockStore(StockStore):
 
         for change in batch.changes:
             note(change.after, None, change.units, change.bought, change)
+            if line := note_of(sku, change):
+                self._note(sku, *line)
             if change.payment is not None:
                 item.payments[change.payment] = change.after.number
         for begun in batch.begun:
@@ -307,6 +309,10 @@ class MemoryStockStore(StockStore):
         seen = {} if item.fence is None else {"source": item.fence.source, "token": item.fence.token}
         self._note(sku, by, "unfence", seen, {})
         item.fence, item.prepared, item.epoch = None, None, item.epoch + 1
+
+    @override
+    async def note(self, sku: str, note: Note) -> None:
+        self._note(sku, *note)
 
     @override
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:

@@ -56,6 +56,7 @@ async def test_rights(http: httpx.AsyncClient) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong-token"}):
         answer = await http.post(path, json={"payment_ref": "p1"}, headers=headers)
         assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert answer.json()["detail"].startswith("POST /holds/{hold_id}/confirm: ")  # without the secret in the id
     assert (await http.post(path, json={"payment_ref": "p1"}, headers=OPERATOR)).json()["outcome"] == "confirmed"
     for headers in ({}, BACK_END):
         answer = await http.post(f"/orders/{held['id']}/refund", json={"restock": True}, headers=headers)

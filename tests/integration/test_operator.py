@@ -200,6 +200,20 @@ async def test_no_endpoint_ignores_a_parameter(open_client: OpenClient) -> None:
     assert (await http.get("/?utm_source=mail&sku=default")).status_code == 200  # anybody may link to a page
 
 
+async def test_a_misspelt_field_has_a_hint(open_client: OpenClient) -> None:
+    """A field that there is not is refused, with the one that was probably meant, else with all that there are."""
+    http = await open_client()
+    problem = is_problem(await http.post("/holds", json={"buyer": "ann", "qty": 2}), 422, field="qty")
+    assert problem["detail"] == "qty: there is no such field; did you mean quantity?"
+    paid = {"payment_ref": "p", "amuont": 2}
+    problem = is_problem(await http.post("/holds/a~1-0~b/confirm", json=paid, headers=OPERATOR), 422)
+    assert "did you mean amount?" in problem["detail"]
+    problem = is_problem(await put(http, stock=5, newsale=True), 422, field="newsale")
+    assert "did you mean new_sale?" in problem["detail"]
+    problem = is_problem(await http.post("/orders/x/cancel", json={"colour": 1}, headers=OPERATOR), 422)
+    assert problem["detail"] == "colour: there is no such field; there is units"
+
+
 async def test_a_real_sale_has_nothing_that_makes_orders(open_client: OpenClient, etcd: EtcdMember) -> None:
     """Rushes and pauses of the holder exist only in a rehearsal, which sends none to a real instance beside it."""
     http = await open_client()

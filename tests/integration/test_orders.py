@@ -71,12 +71,16 @@ def number_of(order: str) -> str:
 
 async def test_an_order_is_found(http: httpx.AsyncClient) -> None:
     """By state, buyer, the shop's number, or its own with and without the secret; a wrong secret finds none."""
-    ann = await hold(http, "ann", ref="A-7", quantity=2)
+    press = {"Idempotency-Key": "press-1"}
+    wish = {"buyer": "ann", "ref": "A-7", "quantity": 2}
+    ann = (await http.post("/holds", json=wish, headers=press)).json()["id"]
     bob = await hold(http, "bob", ref="B-1")
     assert await pay(http, bob, "p1") == "confirmed"
     await buy(http, {"buyer": "cy"})
     cy = (await find(http))[2]["id"]
     assert [one["id"] for one in await find(http)] == [ann, bob, cy]
+    assert [one["key"] for one in await find(http)] == ["press-1", None, None]  # as the client has said it
+    assert '"key": "press-1"' in (await http.get("/orders/export?format=jsonl")).text
     for query, wanted in (
         ({"state": "held"}, [ann]),
         ({"state": "confirmed"}, [bob]),
@@ -196,6 +200,15 @@ async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_pa
     done = await run("cancel", "--ref", "R-10", "--yes")
     assert (done.returncode, number_of(cy) in done.stdout) == (0, True), done.stderr
     assert json.loads((await run("show", "--ref", "R-10", "--json")).stdout)["state"] == "cancelled"
+    log = (await seckill("log", "--json", "--limit", "3", env=env)).stdout
+    assert [(one["what"], one["after"]["order"]) for one in json.loads(log)] == [
+        ("cancel", number_of(cy)),
+        ("cancel", number_of(bob)),
+        ("refund", number_of(ann)),
+    ]
+    shown = " ".join((await seckill("log", env=env)).stdout.replace("│", " ").split())
+    assert "olga refund" in shown
+    assert "given_back none -> 4.99 EUR" in shown
     file = tmp_path / "all.jsonl"
     assert (await run("export", "--format", "jsonl", "--out", str(file))).returncode == 0
     assert len(file.read_text().splitlines()) == 5
@@ -446,3 +459,22 @@ async def test_the_report(http: httpx.AsyncClient, env: dict[str, str]) -> None:
     later = (await http.get("/report", params={"since": "2999-01-01T00:00:00+08:00"})).json()
     assert (later["items"], later["days"], later["total"]["conversion"]) == ([], [], None)
     assert (await http.get("/report", headers={"Authorization": ""})).status_code == 401
+
+
+async def test_a_narrow_terminal(http: httpx.AsyncClient, env: dict[str, str]) -> None:
+    """At 80 columns an order's number is whole, so that it can be copied; what has no room is left out, and named."""
+    ann = await hold(http, "a-buyer-with-a-long-name", ref="A-long-number-of-the-shop", quantity=2)
+    await pay(http, ann, "a-payment-with-a-long-name", 998)
+    number, narrow = number_of(ann), {"COLUMNS": "80"} | env
+    for wish in (("list",), ("find", "--buyer", "a-buyer-with-a-long-name"), ("show", number)):
+        shown = (await seckill("orders", *wish, env=narrow)).stdout
+        assert f" {number} " in shown
+        assert " confirmed " in shown
+        assert "Not shown here: ref, to pay" in shown
+        assert max(map(len, shown.splitlines())) <= 80
+    wide = (await seckill("orders", "list", env={"COLUMNS": "200"} | env)).stdout
+    assert "A-long-number-of-the-shop" in wide
+    assert "Not shown here" not in wide
+    await http.post(f"/orders/{number}/refund", json={"restock": True})
+    (line,) = [line for line in (await seckill("log", env=narrow)).stdout.splitlines() if " refund " in line]
+    assert "+00:00 " in line  # the time is whole

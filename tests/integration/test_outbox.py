@@ -903,7 +903,12 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
         await eventually_async(lambda: shop_end.of(odd.order), "the dead letter")
         for odd_entry in ("", "1_000", "1795679316150", "1795679316150-0-1", "1795679316150-0 ", "9999999999999-0"):
             assert "--since" in await seckill("replay", "--since", odd_entry, fails=2)
-        await seckill("replay", "--since", "0")
+        await seckill("replay", "--since", "0", "--by", "olga")
+        replays = [one for one in await shop.store.log("default") if one.what == "replay"]
+        assert (replays[0].by, [one.difference for one in replays]) == (
+            "olga",
+            ["events none -> behind 0", "events none -> parked or dead"],
+        )
         await eventually_async(lambda: len(shop_end.got) >= 4, "all events again")
         await eventually_async(
             lambda: seckill("events", str(odd.order), "--json"),

@@ -17,11 +17,13 @@ from app.stock.mysql.tables import (
     insert,
     insert_new,
     is_number,
+    note,
     places,
     record_of,
     rows_of,
     select,
 )
+from app.stock.store import note_of
 from fencelock.clients.mysql import Call
 
 _DUE_MAX: Final = 200  # orders that a batch gives back at most
@@ -153,6 +155,8 @@ async def write_holds(call: Call, written: Written, instance: str, token: int) -
         records[number] = after
         if after.buyer is not None:
             bought[after.buyer] += change.bought
+        if line := note_of(item.sku, change):
+            await note(call, item.sku, *line)
     closed = [(one.buyer, number) for number, one in records.items() if one.state is not OrderState.HELD and one.buyer]
     for entry, begun in enumerate(batch.begun, written.first_order):
         record = begun.record

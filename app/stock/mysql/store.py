@@ -40,6 +40,7 @@ from app.stock.store import (
     Change,
     Fence,
     Level,
+    Note,
     Outbox,
     Restock,
     StockStore,
@@ -337,6 +338,10 @@ class TransactionalStockStore(StockStore):
         if sku is not None:
             refuse_odd_name(sku)
         return await self._run(self._readers, lambda call: tables.list_changes(call, sku, limit))
+
+    @override
+    async def note(self, sku: str, note: Note) -> None:
+        await self._run(self._readers, lambda call: tables.note(call, sku, *note))
 
     @override
     async def count_orders(self, sku: str) -> int:

@@ -9,7 +9,7 @@ from typing_extensions import Unpack, override
 from app.errors import HasOrders, StockError, StockNotAsExpected
 from app.orders import Ask, Snapshot
 from app.stock.redis.client import Script
-from app.stock.redis.keys import pack_sold, snapshot_of, terms_of, unknown, whole
+from app.stock.redis.keys import LOG_MAX, pack_sold, snapshot_of, terms_of, unknown, whole
 from app.stock.redis.store import RedisStockStore
 from app.stock.refusals import not_as_expected
 from app.stock.store import Batch, Fence, Level, Restock, facts, raise_if_none_was_reached, what_is_changed
@@ -98,7 +98,7 @@ class BareStockStore(RedisStockStore):
             await redis.hset(keys.fence, mapping={"initial": stock + lucky, "terms": level.terms.to_text()})
             was = facts(Level(sku, *before, None, terms=old))
             note = {"by": how.get("by", ""), "what": what, "before": json.dumps(was), "after": json.dumps(facts(level))}
-            await redis.xadd(keys.log, note, maxlen=1000)
+            await redis.xadd(keys.log, note, maxlen=LOG_MAX)
         return level
 
     @override

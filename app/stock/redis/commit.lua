@@ -4,7 +4,8 @@
 -- KEYS: of each item
 -- Request: source, token, batch, instance, refusal_ttl_ms; items: stock (as it was read), sold (of each order: quantity,
 -- buyer, key, secret; "" for none), refused (keys, and what each stands for), and, if there are any, changes of orders and
--- those that have begun with a record, "held" or "sold": see `keys.py`
+-- those that have begun with a record, "held" or "sold": see `keys.py`; and the notes of operators' changes, for the
+-- log, whose key is then behind those of the item
 -- Returns for each item {"ok", first entry, generation}, or {reason, ...}. The ids of the other entries follow the first
 -- one: those of the changes, of those that have begun, of what is just sold.
 
@@ -130,6 +131,7 @@ local function write(key, item, fence)
   end
   stock = stock - sold
   for _, one in ipairs(changes) do stock, held, sold = stock + one.units[1], held + one.units[2], sold + one.units[3] end
+  for _, one in ipairs(item.notes or {}) do note_in(key.log, one.by, one.what, one.before, one.after) end
   local lucky
   if sold ~= 0 then lucky = redis.call("INCRBY", key.lucky, string.format("%.0f", sold)) end
   if stock ~= 0 then redis.call("INCRBY", key.stock, string.format("%.0f", stock)) end
@@ -183,6 +185,10 @@ keys_used = 0
 local answers = {}
 for _, item in ipairs(request.items) do
   local key = keys_of_next_item()
+  if item.notes then
+    keys_used = keys_used + 1
+    key.log = KEYS[keys_used]
+  end
   answers[#answers + 1] = may_not and {"forbidden", may_not} or commit(key, item)
 end
 return answers

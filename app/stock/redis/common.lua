@@ -73,11 +73,14 @@ end
 
 -- Write a line of the operators' log, under the key behind those of the item: who, what, before and after. It comes
 -- before the change: a missing permission would end a script half-way.
-local LOG_MAX = 1000
+local LOG_MAX = 10000
+
+local function note_in(log, by, what, before, after)
+  redis.call("XADD", log, "MAXLEN", "~", LOG_MAX, "*", "by", by, "what", what, "before", before, "after", after)
+end
 
 local function note(before, after)
-  redis.call("XADD", KEYS[13], "MAXLEN", "~", LOG_MAX, "*", "by", request.by, "what", request.what,
-    "before", cjson.encode(before), "after", cjson.encode(after))
+  note_in(KEYS[13], request.by, request.what, cjson.encode(before), cjson.encode(after))
 end
 
 local function now_ms()

@@ -35,13 +35,14 @@ from app.orders import (
     to_json,
 )
 from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
-from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Begun, Change, Fence, Level, Sold, refuse_odd_name
+from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Begun, Change, Fence, Level, Note, Sold, refuse_odd_name
 
 # Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
 Position = tuple[str, str, str]
 
 _NUMBER: Final = re.compile("(?:0|[1-9][0-9]{0,15})-(?:0|[1-9][0-9]{0,15})")  # of an order: its entry in the stream
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})(?:/([0-9a-f]{8}))?")  # of a position; leading zeros
+LOG_MAX: Final = 10_000  # lines of an item's log, as in common.lua
 _LARGEST_TOKEN: Final = 2**53  # Lua counts in doubles
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 
@@ -283,6 +284,11 @@ def pack_change(change: OrderChange) -> dict[str, object]:
         "secret": after.secret,
         "facts": _json(change.facts),
     }
+
+
+def pack_note(note: Note) -> dict[str, str]:
+    """Encode a line of the operators' log for the scripts."""
+    return {"by": note.by, "what": note.what, "before": to_json(note.before), "after": to_json(note.after)}
 
 
 def _due(record: Record) -> str:

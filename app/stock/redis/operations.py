@@ -17,6 +17,7 @@ from app.stock.bulkhead import halves
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.erase import Under, erase
 from app.stock.redis.keys import (
+    LOG_MAX,
     Keys,
     Position,
     change_of,
@@ -29,6 +30,7 @@ from app.stock.redis.keys import (
     mark_of,
     nonsense,
     order_of,
+    pack_note,
     record_of,
     refusal_of,
     suffix_of,
@@ -39,6 +41,7 @@ from app.stock.store import (
     Change,
     Fence,
     Level,
+    Note,
     Outbox,
     Restock,
     StockStore,
@@ -242,6 +245,11 @@ class RedisOperations(StockStore):
                 entries = await redis.xrevrange(self._keys(one).log, count=limit)
                 found += [change_of(one, entry_id, fields) for entry_id, fields in entries]
         return sorted(found, key=lambda change: change.at, reverse=True)[:limit]
+
+    @override
+    async def note(self, sku: str, note: Note) -> None:
+        async with self._readers.commands() as redis:
+            await redis.xadd(self._keys(sku).log, pack_note(note), maxlen=LOG_MAX)
 
     @override
     async def count_orders(self, sku: str) -> int:

@@ -10,9 +10,19 @@ from app.errors import StockError
 from app.orders import Ask, Snapshot
 from app.stock.redis.client import Script
 from app.stock.redis.erase import Under
-from app.stock.redis.keys import is_number, pack, pack_begun, pack_change, pack_sold, position_of, snapshot_of, token_of
+from app.stock.redis.keys import (
+    is_number,
+    pack,
+    pack_begun,
+    pack_change,
+    pack_note,
+    pack_sold,
+    position_of,
+    snapshot_of,
+    token_of,
+)
 from app.stock.redis.operations import ItemRequest, RedisOperations
-from app.stock.store import Batch, Fence, Level, Restock
+from app.stock.store import Batch, Fence, Level, Restock, note_of
 from app.stock.watermark import tag_of
 
 Answer = TypeVar("Answer")
@@ -62,6 +72,7 @@ class RedisStockStore(RedisOperations):
         parts: dict[str, ItemRequest] = {}
         for sku, batch in batches.items():
             keys = self._keys(sku)
+            names: tuple[str, ...] = keys.all
             own: dict[str, object] = {
                 "stock": str(batch.expected_stock),
                 "sold": [pack_sold(sold) for sold in batch.sold],
@@ -70,7 +81,9 @@ class RedisStockStore(RedisOperations):
             if batch.changes or batch.begun:
                 own["changes"] = [pack_change(change) for change in batch.changes]
                 own["begun"] = [pack_begun(begun) for begun in batch.begun]
-            parts[sku] = ItemRequest(keys.all, own)
+            if notes := [pack_note(note) for change in batch.changes if (note := note_of(sku, change))]:
+                own["notes"], names = notes, (*names, keys.log)
+            parts[sku] = ItemRequest(names, own)
 
         def numbers(sku: str, answer: Sequence[Any]) -> list[str]:
             first, generation = answer
