@@ -111,7 +111,7 @@ def read(path: Path) -> Catalogue:
             pictures[name] = file
             address = f"{PICTURES}/{name}"
         told[sku] = json.dumps({"name": item.name.model_dump(), "picture": address}, ensure_ascii=False)
-    return Catalogue(told, pictures, found.shop and found.shop.model_dump())
+    return Catalogue(told, pictures, found.shop.model_dump() if found.shop else None)
 
 
 def _picture(path: Path) -> tuple[str, File]:
