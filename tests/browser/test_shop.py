@@ -710,8 +710,12 @@ def test_a_proxy_that_refuses_is_no_missing_item(shop: Instance, item: Item, vis
     """A wall's 403 or a limiter's 429 says nothing of the item: the page tries again, and then shows it."""
     visitors.forgive("403|429")
     page = visitors.visit("about:blank")
-    for status in (403, 429):
-        page.route(LEVEL, lambda route, status=status: route.fulfill(status=status, body="slow down"))
+    refusals: list[Callable[[Route], None]] = [
+        lambda route: route.fulfill(status=403, body="<p>who are you?</p>"),
+        lambda route: route.fulfill(status=429, body="slow down"),
+    ]
+    for refuse in refusals:
+        page.route(LEVEL, refuse)
         page.goto(item.at(shop))
         shows(page, connection="connection lost, trying again", item=item.sku)
         page.unroute(LEVEL)

@@ -138,7 +138,7 @@ const chinese = {
     "": "不限",
     attention: "需要处理",
     sold: "已售",
-    held: "已预留",
+    held: "已保留",
     confirmed: "已付款",
     expired: "已过期",
     cancelled: "已取消",
@@ -146,7 +146,7 @@ const chinese = {
   },
   kinds: {
     sold: "直接售出",
-    held: "预留",
+    held: "保留",
     extended: "去付款：延长时间",
     confirmed: "已付款",
     amount_mismatch: "付款金额与价格不符",
