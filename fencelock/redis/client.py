@@ -266,11 +266,17 @@ class Listener:
                 self._pubsub = pubsub
                 if self._channels:
                     await pubsub.psubscribe(*self._channels)
+            asked = False  # whether it is there, as nothing else tells a quiet connection from a dead one
             while self._channels:
-                message = await pubsub.get_message(timeout=None)
+                message = await pubsub.get_message(timeout=self._timeout_s)
                 if message is not None:
-                    self._said = ""
+                    self._said, asked = "", False
                     self._take(message)
+                elif asked:
+                    raise TimeoutError("it does not answer")
+                else:
+                    await pubsub.ping()
+                    asked = True
         except (RedisError, OSError, RuntimeError) as error:
             if str(error) != self._said:
                 self._said = str(error)

@@ -28,7 +28,7 @@ from fencelock.clients.mysql import client as mysql_client
 from fencelock.errors import ConfigurationError
 from fencelock.mysql import row
 from fencelock.mysql.backend import MySqlBackend, Tokens
-from fencelock.mysql.for_update import MySqlForUpdateBackend
+from fencelock.mysql.for_update import MySqlForUpdateBackend, _Transaction
 from fencelock.mysql.row import MySqlRowBackend
 from lab.servers import MariaDB
 from lab.servers.process import free_port
@@ -616,6 +616,30 @@ def test_a_waiter_ends_no_session_but_its_own(open_: Open) -> None:
             assert all(portal.run(grant.lease.hold.renew(WITHIN_S)) for grant in grants)
         finally:
             proxy.close()
+
+
+def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Open) -> None:
+    """Neither is sent beside the other one, and the connection is kept."""
+    proxy = Proxy(server.port)
+    try:
+        lock = open_(MySqlForUpdateBackend, by_proxy(server, proxy), ttl_s=60).lock("/test/settled")
+        hold = lock.acquire().lease.hold
+        assert isinstance(hold, _Transaction)
+        session = hold._session
+        assert session is not None
+        proxy.stall()
+        with pytest.raises(LockUnavailable):
+            portal.run(hold.renew(0.05))
+        renewal = InThread(lambda: portal.run(hold.renew(WITHIN_S)))
+        eventually(lambda: session._turn.locked(), "it waits for the answer to the first ping")
+        release = InThread(lambda: portal.run(hold.end(WITHIN_S)))
+        eventually(lambda: hold._session is None, "it is being given back")
+        proxy.restore()
+        release.result()
+        renewal.result()
+        assert session.open
+    finally:
+        proxy.close()
 
 
 def test_locks_with_many_ttls_share_their_connections(server: MariaDB, rows: MySqlBackend) -> None:

@@ -464,9 +464,9 @@ async def test_only_the_first_of_a_process_is_woken(raw: Any, shared_server: Val
         assert calls(raw) - before < 5 * many
 
 
-def calls(raw: Any) -> int:
-    """How many scripts the server has been asked for."""
-    return int(raw.info("commandstats")["cmdstat_evalsha"]["calls"])
+def calls(raw: Any, command: str = "evalsha") -> int:
+    """How many scripts the server has been asked for, or other commands of one kind."""
+    return int(raw.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: RedisBackend) -> None:
@@ -533,6 +533,27 @@ def test_a_connection_that_confirms_no_subscription_is_replaced(
 
         eventually(come_and_go, "it looks again")
         waiting.result()
+        lock.release(owner="me")
+
+
+def test_a_listening_connection_that_falls_silent_is_replaced(
+    raw: Any, shared_server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked now and then whether it is there, and all that wait look again."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    with (
+        Proxy(shared_server.port) as proxy,
+        RedisBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=600, timeout_s=0.5) as backend,
+    ):
+        raw.hset("/test/silent", THEIRS, 1)
+        lock, before = backend.lock("/test/silent"), calls(raw)
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: calls(raw) >= before + 2, "it looks again, and then sleeps")
+        pings = calls(raw, "ping")
+        eventually(lambda: calls(raw, "ping") > pings + 1, "it is asked, and again, as it has answered", WITHIN_S)
+        proxy.swallow()
+        raw.delete("/test/silent")
+        waiting.result()  # long before it would look by itself
         lock.release(owner="me")
 
 

@@ -323,7 +323,7 @@ class MySqlClient:
 
     def session_of(self, connection: "AsyncConnection") -> Session:
         """Return the session of a pool's connection, which a caller has now."""
-        session = Session(connection, self.failed, self._unavailable)
+        session = Session(connection, self.failed)
         self.live.add(session)
         return session
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,20 +42,16 @@ class Answer:
 class Session:
     """A connection, for one at a time. `before_end`: called when the client is closed; `notes`: of its users."""
 
-    def __init__(
-        self,
-        connection: Any,  # SQLAlchemy's `AsyncConnection`
-        failed: Callable[[object], Exception],
-        unavailable: type[Exception],
-    ) -> None:
+    # `connection`: SQLAlchemy's `AsyncConnection`.
+    def __init__(self, connection: Any, failed: Callable[[object], Exception]) -> None:
         self.connection = connection
         self._driver = connection.sync_connection.connection.driver_connection
         self.notes: dict[str, Any] = connection.sync_connection.info  # kept with the connection while it lives
         self.open = True  # as far as we know
         self.before_end: Callable[[], None] = lambda: None
         self._failed = failed
-        self._unavailable = unavailable
         self._ping: asyncio.Future[Any] | None = None
+        self._turn = asyncio.Lock()  # a release must not begin between the two halves of a ping
 
     async def run(
         self, sql: str, args: Sequence[Any] = (), *, timeout_s: float | None, tell: Sequence[int] = ()
@@ -109,12 +104,14 @@ class Session:
 
         (`run` would have to give the connection up: the answer could still come.)
         """
-        deadline = time.monotonic() + timeout_s
-        if self._ping is not None:
-            await self._pong(deadline)  # an answer to an earlier ping says nothing of now
-        if self.open:
-            self._ping = asyncio.ensure_future(self.connection.exec_driver_sql("DO 0"))
-            await self._pong(deadline)
+        try:
+            async with asyncio.timeout(timeout_s), self._turn:
+                await self._pong()  # an answer to an earlier ping says nothing of now
+                if self.open:
+                    self._ping = asyncio.ensure_future(self.connection.exec_driver_sql("DO 0"))
+                    await self._pong()
+        except TimeoutError:
+            raise self._failed("it doesn't answer") from None
         return self.open
 
     @property
@@ -122,21 +119,19 @@ class Session:
         """True if no answer is outstanding, so that `run` may be used."""
         return self.open and self._ping is None
 
-    async def _pong(self, deadline: float) -> None:
+    async def _pong(self) -> None:
         ping = self._ping
-        if ping is None:
-            return
-        await asyncio.wait({ping}, timeout=max(MIN_CALL_S, deadline - time.monotonic()))
-        if not ping.done():
-            raise self._failed("it doesn't answer")
-        self._ping = None
-        if ping.cancelled() or ping.exception() is not None:
-            await self.end()
+        if ping is not None:
+            await asyncio.wait({ping})
+            self._ping = None
+            if ping.cancelled() or ping.exception() is not None:
+                await self.end()
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait a little for an answer that is outstanding."""
-        with suppress(self._unavailable):
-            await self._pong(time.monotonic() + timeout_s)
+        """Wait a little for an answer that is outstanding, and for a ping under way to be over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._turn:
+                await self._pong()
 
     def cut(self) -> None:
         """Close the socket, so that a statement under way ends with an error."""
