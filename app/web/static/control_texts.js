@@ -246,6 +246,7 @@ const english = {
     unasked: "nobody waits for it any more",
   },
   told: {
+    held: "held",
     sold: "sold",
     sold_out: "sold out",
     limit_reached: "limit reached",
@@ -522,6 +523,7 @@ const chinese = {
   },
   results: { committed: "已写入", not_committed: "没有写入，也不会再写入", unasked: "已无人等待" },
   told: {
+    held: "预留",
     sold: "售出",
     sold_out: "售罄",
     limit_reached: "已达限购",

@@ -19,10 +19,18 @@ let shown = ""; // the cause whose lines are shown; all without
 
 const sum = (amount, currency) => written(amount, currency, texts.locale);
 
+/** A cell that knows its column's name, for a screen that has no columns. */
+function labelled(name, text) {
+  const made = make("td", "number", text);
+  made.dataset.label = texts.words[name];
+  return made;
+}
+
 function totalRow([currency, { charged, paid, refunded, given_back: back, owed }]) {
   const head = make("th", "", currency || texts.noCurrency);
   head.scope = "row";
-  const cells = [charged, paid, refunded, back, owed].map((amount) => make("td", "number", sum(amount, currency)));
+  const names = ["chargedThere", "paidHere", "backThere", "backHere", "owed"];
+  const cells = [charged, paid, refunded, back, owed].map((amount, place) => labelled(names[place], sum(amount, currency)));
   cells[1].dataset.same = charged === paid;
   cells[3].dataset.same = refunded === back;
   if (owed !== 0) cells[4].dataset.kind = "wrong";
@@ -39,7 +47,8 @@ function line({ cause, payment_ref: ref, orders, there, here, currency }) {
   });
   const pill = make("span", "pill", texts.causes[cause] ?? cause);
   const of = make("td", "of", ...links.flatMap((link) => [link, " "]));
-  const amounts = [there, here, there - here].map((amount) => make("td", "number", sum(amount, currency)));
+  const names = ["there", "here", "difference"];
+  const amounts = [there, here, there - here].map((amount, place) => labelled(names[place], sum(amount, currency)));
   const made = make("tr", "", make("td", "cause", pill), head, of, ...amounts);
   made.dataset.cause = cause;
   return made;
