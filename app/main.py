@@ -36,6 +36,7 @@ from app.web import (
     problems,
     purchase,
     purchase_route,
+    reconcile,
     report,
     stock,
     undelivered,
@@ -200,12 +201,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         admin.router,
         dashboard.router,
         undelivered.router,
+        reconcile.router,
         *rehearsing,
         health.router,
     ):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
-    for router in (buying, payments.router(callbacks.keys()), pages.router, dashboard.pages, orders.pages):
+    for router in (
+        buying,
+        payments.router(callbacks.keys()),
+        pages.router,
+        dashboard.pages,
+        orders.pages,
+        reconcile.pages,
+    ):
         app.include_router(router)
     return app
 

@@ -13,10 +13,9 @@ from rich.table import Table
 from app import money
 from app.cli.common import Json, moment, print_json, with_sale
 from app.errors import SeckillError
+from app.operator.payments import reconcile as reconciled
 from app.payments.reconcile import Difference, Movement, Reconciliation
 from app.payments.statement import StatementError, read
-from app.sale import EVERYTHING
-from app.sale.find import refuse_gaps
 from app.settings import Settings, load
 from app.wiring import Sale
 
@@ -44,19 +43,13 @@ def reconcile(
         raise typer.BadParameter("name a file, or say --stripe", param_hint="FILE")
     first = moment(since, "--since")
     begin = first.timestamp() if first else 0.0
-    found = Reconciliation(begin)
 
-    async def compare(sale: Sale) -> list[Difference]:
+    async def compare(sale: Sale) -> Reconciliation:
         async with aclosing(_of_stripe(load(), begin) if file is None else _of_file(file)) as lines:
-            async for line in lines:
-                found.add_movement(line)
-        async for page in sale.orders.pages(None, EVERYTHING):
-            refuse_gaps(page)
-            for order in page.orders:
-                found.add_order(order)
-        return list(found.differences())
+            return await reconciled(sale.orders, lines, begin)
 
-    differences = with_sale(compare)
+    found = with_sale(compare)
+    differences = list(found.differences())
     if as_json:
         totals = {currency: asdict(total) for currency, total in sorted(found.totals.items())}
         print_json({"differences": [one._asdict() for one in differences], "totals": totals})

@@ -123,13 +123,15 @@ def stock_pause(
     sku: Sku = DEFAULT_SKU,
     everything: All = False,
     text: Annotated[str, typer.Option(help="What buyers are told.")] = "The sale is paused.",
+    text_zh: Annotated[str, typer.Option(help="What readers of Chinese are told, if not the same.")] = "",
     by: By = "",
     as_json: Json = False,
 ) -> None:
     """Sell nothing of an item for now. Buyers are told so, and the shop's page opens again by itself."""
-    if not 0 < len(text) <= PAUSED_MAX or not re.fullmatch(PAUSED_PATTERN, text):
-        raise typer.BadParameter(f"a line of {PAUSED_MAX} characters at most", param_hint="--text")
-    _change_terms(sku, everything, by, as_json, paused=text)
+    for name, said in (("--text", text), ("--text-zh", text_zh or text)):
+        if not 0 < len(said) <= PAUSED_MAX or not re.fullmatch(PAUSED_PATTERN, said):
+            raise typer.BadParameter(f"a line of {PAUSED_MAX} characters at most", param_hint=name)
+    _change_terms(sku, everything, by, as_json, paused=text, paused_zh=text_zh or None)
 
 
 @stock.command("resume")
@@ -144,7 +146,7 @@ def stock_resume(
     as_json: Json = False,
 ) -> None:
     """Sell on after a pause. Exit status 1: an item's sale has ended, or not started, and nothing of it is sold."""
-    _change_terms(sku, everything, by, as_json, paused=None, **terms.read({"ends_at": ends_at}))
+    _change_terms(sku, everything, by, as_json, paused=None, paused_zh=None, **terms.read({"ends_at": ends_at}))
 
 
 @stock.command("end")

@@ -9,7 +9,18 @@ from typing import Any
 from app.errors import ItemNotPossible, UnknownItem
 from app.operator.report import Report
 from app.operator.stock import tell, under
-from app.orders import Answer, Cancel, CancelOutcome, Event, Order, Refund, RefundOutcome, RequestOutcome, RequestRefund
+from app.orders import (
+    Answer,
+    Cancel,
+    CancelOutcome,
+    Event,
+    Order,
+    OrderState,
+    Refund,
+    RefundOutcome,
+    RequestOutcome,
+    RequestRefund,
+)
 from app.orders.commands import AnyOutcome
 from app.sale.find import EVERYTHING, Found, Wanted, find, named, pages, refuse_gaps
 from app.sale.shop import Shop
@@ -71,6 +82,13 @@ class OrderAdmin:
     async def history(self, order: Order) -> list[Event]:
         """All events of an order, oldest first."""
         return await self._store.history(order.sku, order.record.number)
+
+    async def since(self, order: Order) -> float:
+        """Since when an order stands as it does, in seconds since 1970."""
+        if order.state in (OrderState.SOLD, OrderState.HELD):
+            return order.sold_at
+        came = [event.at for event in await self.history(order) if event.kind == order.state.value]
+        return max(came, default=order.sold_at)
 
     async def cancel(self, order: Order, *, by: str, units: int | None = None, message: str | None = None) -> Answer:
         """Give back what an order holds, or some units of it (see `Cancel`). Raises what `Shop.submit` raises."""

@@ -184,6 +184,13 @@ class Terms:
         pattern=PAUSED_PATTERN,
         said="PAUSED: {}".format,
     )
+    paused_zh: str | None = _term(
+        str,
+        "what readers of Chinese are told of the pause; empty: the same as the others",
+        most=PAUSED_MAX,
+        pattern=PAUSED_PATTERN,
+        said="in Chinese: {}".format,
+    )
 
     def completed_by(self, everywhere: "Terms") -> "Terms":
         """These terms; where one is None, that of `everywhere`."""

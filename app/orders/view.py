@@ -68,6 +68,9 @@ class OperatorOrderView(OrderView):
     token: int = Field(description="fencing token of the grant under which it was written")
     batch: str = Field(description="the write that it came with")
     attention: bool = Field(description="a payment is to be given back, or was wrong")
+    since: float | None = Field(
+        None, description="since when it stands as it does, in seconds since 1970; null: it was not asked for"
+    )
 
 
 class OrderEventData(BaseModel):

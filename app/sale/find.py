@@ -1,5 +1,7 @@
 """To find orders among many: by state, buyer, the shop's own number, or their own."""
 
+import contextlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -11,16 +13,23 @@ ATTENTION: Final = "attention"
 WantedState = OrderState | Literal["attention"]
 
 _PAGE: Final = 1000
+_AT_ONCE: Final = 100  # items
+_NUMBER: Final = re.compile("[0-9]{10,}-[0-9]+")  # one that can't be anything else, without its item
 LOOK_MAX: Final = 5000  # orders that a request looks at
 
 
 class Wanted(NamedTuple):
-    """The orders to find: those with all that is not None. `state` "attention": those that need an operator."""
+    """The orders to find: those with all that is not None. `state` "attention": those that need an operator.
+
+    `text`: something that is known of it: its number (or id), or, in large or small letters, a part of the name of the
+    buyer or of a payment, or of the shop's number.
+    """
 
     state: WantedState | None = None
     buyer: str | None = None
     ref: str | None = None
     number: str | None = None
+    text: str | None = None
 
     def has(self, order: Order) -> bool:
         """Return whether an order is one of them."""
@@ -28,12 +37,20 @@ class Wanted(NamedTuple):
             return False
         if self.ref is not None and order.record.ref != self.ref:
             return False
+        if self.text is not None and not _is_about(order, self.text.casefold()):
+            return False
         if self.state is None:
             return True
         return order.record.needs_attention if self.state == ATTENTION else order.state == self.state
 
 
 EVERYTHING: Final = Wanted()
+
+
+def _is_about(order: Order, text: str) -> bool:
+    payments = (one.ref for one in order.record.payments)
+    known = (order.buyer, order.record.ref, order.record.payment_ref, *payments)
+    return text == order.record.number or any(text in (one or "").casefold() for one in known)
 
 
 class Found(NamedTuple):
@@ -57,6 +74,19 @@ async def named(store: StockStore, text: str) -> Order | None:
     return found if wanted and found and (not wanted.secret or wanted.opens(found.record.secret)) else None
 
 
+async def _known_by(store: StockStore, skus: Sequence[str], text: str) -> list[Order]:
+    """The orders that have this number, or a payment of this name: without a look at all of them."""
+    if OrderId.parse_name(text):
+        names = [text]
+    else:
+        names = [OrderId(sku, text).name for sku in skus] if _NUMBER.fullmatch(text) else []
+    found = [one for name in names if (one := await named(store, name)) and one.sku in skus]
+    for first in range(0, len(skus), _AT_ONCE):
+        with contextlib.suppress(StockCorrupt):  # the search names the item
+            found += await store.paid_with(text, skus[first : first + _AT_ONCE])
+    return found
+
+
 async def find(
     store: StockStore,
     skus: Sequence[str],
@@ -75,6 +105,10 @@ async def find(
         one = await named(store, wanted.number)  # which names its item
         found = [one] if one and one.sku in skus and wanted.has(one) else []
         return Found(found, None, len(found), found[0].sold_at if found else None)
+    if wanted.text is not None and after is None:
+        known = [one for one in await _known_by(store, skus, wanted.text) if wanted._replace(text=None).has(one)]
+        if known:
+            return Found(known, None, len(known), known[-1].sold_at)
     begin = OrderId("", "") if after is None else OrderId.parse_place(after)
     if begin is None or (begin.number and begin.sku not in skus):
         raise ValueError(f"not an order of item{f' {skus[0]!r}' if len(skus) == 1 else 's here'}: {after!r}")

@@ -163,7 +163,8 @@ def what_is_changed(stock: int, how: Restock) -> str:
     if stock or not how.get("add"):
         return "stock"
     change = how.get("terms", {})
-    return "terms" if change.keys() != {"paused"} else "pause" if change["paused"] else "resume"
+    of_pause = "paused" in change and change.keys() <= {"paused", "paused_zh"}
+    return "terms" if not of_pause else "pause" if change["paused"] else "resume"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from fencelock import Contender
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
+_TOGETHER: Final = {"price": "currency", "paused": "paused_zh"}  # a new one of these takes the other away
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
 
 
@@ -77,8 +78,7 @@ class _Change(BaseModel):
     def terms(self) -> TermsChange:
         """The changes to the item's own terms; terms that are not named stay."""
         named = self.model_fields_set & TERMS.keys()
-        if "price" in named:
-            named.add("currency")
+        named |= {with_it for name, with_it in _TOGETHER.items() if name in named}
         return {name: None if (value := getattr(self, name)) == "" else value for name in named}
 
 

@@ -23,6 +23,7 @@ from app.web import (
     payments,
     problems,
     purchase,
+    reconcile,
     stock,
 )
 from app.web.admission import Admission
@@ -65,6 +66,7 @@ class Application(FastAPI):
         self._callbacks = Bodies(
             timeout_s=body_timeout_s, bytes_max=payments.BODY_MAX_BYTES, strangers_max=_CALLBACKS_MAX
         )
+        self._statements = Bodies(timeout_s=reconcile.BODY_TIMEOUT_S, bytes_max=reconcile.BODY_MAX_BYTES)
         # The liveness probe has a queue of its own: no crowd of readers can starve it.
         self._readers, self._operators, self._probes = (
             Admission(self._read, at_once=readers_max, buyers_wait=self._buyers_wait) for _ in range(3)
@@ -131,7 +133,8 @@ class Application(FastAPI):
         known = auth.has_rights(Request(scope))
         if not known and scope["path"] != dashboard.LOGIN:
             return with_body(b"", receive)
-        return await self._bodies.read(receive, headers, known=known)
+        bodies = self._statements if known and scope["path"] == reconcile.PATH else self._bodies
+        return await bodies.read(receive, headers, known=known)
 
     async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]

@@ -1,6 +1,7 @@
 """The control room: a page for the operator, the data that it shows, and the actions of its buttons."""
 
 import contextlib
+import json
 import time
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -17,8 +18,10 @@ from app.dashboard.room import ControlRoom
 from app.errors import StockError, UnknownItem
 from app.orders import DEFAULT_SKU
 from app.stock import Level
+from app.web import health
 from app.web.admin import ContenderView
 from app.web.auth import OPERATOR
+from app.web.catalogue import NOTHING
 from app.web.coalesce import TtlCache
 from app.web.pages import READING, page
 from app.web.problems import responses
@@ -245,6 +248,11 @@ class VerdictView(AuditView):
 
     violations: int = Field(description="over all items; what they are is in the auditor's log")
 
+    @classmethod
+    def of(cls, verdict: AuditVerdict) -> "VerdictView":
+        """A verdict, for JSON."""
+        return cls(**AuditView.of(verdict).model_dump(), violations=sum(verdict.violations.values()))
+
 
 class PictureView(BaseModel):
     """The sale of an item, as one instance sees it. Tokens are text: some are too large for a browser's numbers."""
@@ -307,9 +315,7 @@ class PictureView(BaseModel):
                 )
                 for one in picture.events
             ],
-            audit=VerdictView(**AuditView.of(verdict).model_dump(), violations=sum(verdict.violations.values()))
-            if verdict
-            else None,
+            audit=VerdictView.of(verdict) if verdict else None,
         )
 
 
@@ -353,6 +359,8 @@ class OverviewItem(BaseModel):
     """An item, and what keeps it from being sold."""
 
     sku: str
+    name: dict[str, str] | None = Field(description="by language, if it is in the catalogue")
+    picture: str | None = Field(description="its address")
     level: ItemView | None = Field(description="null: it has no stock, or that can't be read")
     wrong: list[str]
 
@@ -362,6 +370,10 @@ class OverviewView(BaseModel):
 
     at: float
     instance: str
+    ready: bool = Field(description="whether this instance can sell")
+    lacks: list[str] = Field(description="what keeps it from selling, as /readyz names it")
+    warnings: list[str] = Field(description="those of /readyz")
+    audit: VerdictView | None
     items: list[OverviewItem]
 
 
@@ -370,7 +382,7 @@ async def overview(request: Request) -> OverviewView:
     """All items, a thousand at most: stock, sold, terms, problems."""
     state = state_of(request)
     skus = await _skus(request)
-    levels, errors = await state.stock.levels(skus), state.shop.errors
+    levels, errors, ready = await state.stock.levels(skus), state.shop.errors, await health.standing(state)
     verdict = state.auditor.fresh_verdict if state.auditor else None
 
     def item(sku: str) -> OverviewItem:
@@ -382,9 +394,18 @@ async def overview(request: Request) -> OverviewView:
         if verdict and verdict.violations.get(sku):
             wrong.append(f"{verdict.violations[sku]} violations, see `seckill check`")
         view = ItemView.on(state.shop.terms_of(level), level) if isinstance(level, Level) else None
-        return OverviewItem(sku=sku, level=view, wrong=wrong)
+        told = json.loads(state.catalogue.told.get(sku, NOTHING))
+        return OverviewItem(sku=sku, name=told.get("name"), picture=told.get("picture"), level=view, wrong=wrong)
 
-    return OverviewView(at=time.time(), instance=state.instance, items=[item(sku) for sku in skus])
+    return OverviewView(
+        at=time.time(),
+        instance=state.instance,
+        ready=ready.ready,
+        lacks=[name for name, check in ready.checks.items() if check not in ("ok", "away")],
+        warnings=ready.warnings,
+        audit=VerdictView.of(verdict) if verdict else None,
+        items=[item(sku) for sku in skus],
+    )
 
 
 @router.get(

@@ -74,22 +74,13 @@ async def healthz(_: Request) -> Response:
     return PlainTextResponse("ok")
 
 
-@router.get(
-    "/readyz",
-    response_model=ReadyView,
-    responses={503: {"model": ReadyView, "description": "not ready", "headers": RETRY_AFTER}},
-)
-async def readyz(request: Request) -> Response:
-    """Lock system, store, renewal of leases and stock, each "ok" or "not available". The log says why.
-
-    An item that can't be sold is a warning as long as another one can be. Checked once a second at most.
-    """
-    state = state_of(request)
+async def standing(state: State) -> ReadyView:
+    """Whether this instance can sell, and what is to be known of it. Checked once a second at most."""
     (checks, waits_for), given_away = await asyncio.gather(state.ready.at(), _given_away(state))
     if state.shop.leaving:
         checks = checks | {"shop": "closing"}
     ready = all(check in ("ok", "away") for check in checks.values())
-    view = ReadyView(
+    return ReadyView(
         ready=ready,
         instance=state.instance,
         mode=state.readiness.mode,
@@ -105,7 +96,22 @@ async def readyz(request: Request) -> Response:
         ],
         checks=checks,
     )
-    return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
+
+
+@router.get(
+    "/readyz",
+    response_model=ReadyView,
+    responses={503: {"model": ReadyView, "description": "not ready", "headers": RETRY_AFTER}},
+)
+async def readyz(request: Request) -> Response:
+    """Lock system, store, renewal of leases and stock, each "ok" or "not available". The log says why.
+
+    An item that can't be sold is a warning as long as another one can be. Checked once a second at most.
+    """
+    view = await standing(state_of(request))
+    return JSONResponse(
+        view.model_dump(), 200 if view.ready else 503, headers={} if view.ready else {"Retry-After": "1"}
+    )
 
 
 def _owed(payments: int) -> list[str]:

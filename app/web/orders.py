@@ -48,9 +48,11 @@ class OrdersView(BaseModel):
     unread: list[str] = Field([], description="items whose data are odd: their orders are missing here")
 
     @classmethod
-    def of(cls, found: Found) -> "OrdersView":
-        """The view of what was found."""
+    def of(cls, found: Found, since: Sequence[float] | None = None) -> "OrdersView":
+        """The view of what was found; `since`: since when each order stands as it does."""
         orders = [OperatorOrderView(**for_operator(order)) for order in found.orders]
+        for order, at in zip(orders, since or (), strict=False):
+            order.since = at
         return cls(orders=orders, next=found.next, looked=found.looked, until=found.until, unread=list(found.unread))
 
 
@@ -81,10 +83,23 @@ State = Annotated[WantedState | None, Query(description="`attention`: a payment 
 Number = Annotated[
     str | None, Query(max_length=200, description="the order's number: its id, or that up to the secret")
 ]
+About = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=200,
+        description="what is known of the order: its number or id, or a part of the buyer's or a payment's name, or of "
+        "the shop's number",
+    ),
+]
 Named = Annotated[str, Path(max_length=200, description="the order's id, or its number: the id without the secret")]
 
 
 AnySku = Annotated[str | None, Query(pattern=f"^{SKU_PATTERN}$", description="the item; all of them without")]
+
+
+def _words(text: str | None) -> str | None:
+    return (text or "").strip() or None
 
 
 @router.get("/orders", responses=responses(400, 404, 422))
@@ -95,15 +110,20 @@ async def orders(
     buyer: Text = None,
     ref: Text = None,
     number: Number = None,
+    q: About = None,
     after: Annotated[str | None, Query(max_length=200, description="an order's id, or what `next` was")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    since: Annotated[
+        bool, Query(description="tell since when each order stands as it does: a read of the store each")
+    ] = False,
 ) -> OrdersView:
     """The orders of an item, or of all, item by item. A request looks at some thousand at most: look on from `next`."""
+    admin = state_of(request).orders
     try:
-        found = await state_of(request).orders.find(sku, Wanted(state, buyer, ref, number), after=after, limit=limit)
+        found = await admin.find(sku, Wanted(state, buyer, ref, number, _words(q)), after=after, limit=limit)
     except ValueError as error:
         raise invalid_field("after", str(error)) from None
-    return OrdersView.of(found)
+    return OrdersView.of(found, [await admin.since(order) for order in found.orders] if since else None)
 
 
 @router.get(
@@ -118,12 +138,13 @@ async def export_orders(
     state: State = None,
     buyer: Text = None,
     ref: Text = None,
+    q: About = None,
 ) -> Response:
     """The orders of an item, or of all, as a file, sent while they are read.
 
     In CSV, which is for spreadsheets, a text that one would compute, or write in another way, gets an apostrophe.
     """
-    found = state_of(request).orders.pages(sku, Wanted(state, buyer, ref))
+    found = state_of(request).orders.pages(sku, Wanted(state, buyer, ref, text=_words(q)))
     first = await anext(found)  # so that what goes wrong at once has a status of its own
     refuse_gaps(first)
 

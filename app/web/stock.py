@@ -109,6 +109,7 @@ class ItemView(LevelView):
     paused: str = Field(
         description="nothing is sold for now, and this is what buyers are told of it; empty: it is sold"
     )
+    paused_zh: str = Field("", description="what readers of Chinese are told of it; empty: the same")
 
     @classmethod
     def on(cls, terms: Terms, level: Level) -> "ItemView":
@@ -121,6 +122,7 @@ class ItemView(LevelView):
             price=terms.price,
             currency=terms.currency,
             paused=terms.paused or "",
+            paused_zh=terms.paused_zh or "",
         )
 
 

@@ -7,6 +7,7 @@ import { ghosts } from "./static/belief.js";
 import { about, age, milliseconds, number, seconds } from "./static/figure.js";
 import { judge } from "./static/health.js";
 import { tale } from "./static/story.js";
+import { kindOf } from "./static/verdict.js";
 
 beforeEach(anew);
 
@@ -184,10 +185,45 @@ test("lanes have the grants of before and of now, once each, and marks for two m
   assert.deepEqual(marks().map(({ kind, lane, to }) => [kind, lane, to]), [["fenced", "b", "c"], ["overtaken", "b", "c"]]);
   showLanes(picture({}, { at: 221, events: [] }), null);
   assert.deepEqual(marks(), []);
-  // A pause is looked at closely, with what is before and after it, and for a while when it is over.
-  assert.deepEqual(closeUp({ at: 100, for_s: 8 }, 4, 101), [99, 109]);
-  assert.deepEqual(closeUp({ at: 100, for_s: 1 }, 4, 124), [99, 105]);
-  assert.equal(closeUp({ at: 100, for_s: 8 }, 4, 130), null);
+  // A pause is looked at closely, with what is before and after it.
+  assert.deepEqual(closeUp({ at: 100, for_s: 8 }, 4), [99, 109]);
+  assert.deepEqual(closeUp({ at: 100, for_s: 1 }, 4), [99, 105]);
+});
+
+test("what a pause is about is kept for as long as its story is told, and is forgotten after it", async () => {
+  define("matchMedia", () => new EventTarget());
+  define("document", { getElementById: () => ({ setAttribute: () => {} }) });
+  const { showLanes, marks } = await fresh("lanes.js");
+  const pause = { id: "p", at: 100, for_s: 5 };
+  const events = [{ id: "x", kind: "fenced", at: 104, instance: "a", facts: { of: "a", token: 7 } }];
+  showLanes(picture({}, { at: 105, events }), pause);
+  showLanes(picture({}, { at: 400, events: [] }), pause);
+  assert.deepEqual(marks().map(({ kind }) => kind), ["fenced"]);
+  showLanes(picture({}, { at: 401, events: [] }), null);
+  assert.deepEqual(marks(), []);
+});
+
+test("a verdict from before a write that should not have been taken says nothing, and units that don't add up need none", () => {
+  const audit = { at: 100, consistent: true };
+  const level = { initial: 10, stock: 4, held: 1, lucky: 5 };
+  assert.equal(kindOf({ at: 105, audit, level }), "consistent");
+  assert.equal(kindOf({ at: 105, audit, level }, 101), "pending");
+  assert.equal(kindOf({ at: 105, audit, level }, 99), "consistent");
+  assert.equal(kindOf({ at: 105, audit, level: { ...level, lucky: 6 } }), "uneven");
+  assert.equal(kindOf({ at: 105, audit: { ...audit, consistent: false }, level }), "violated");
+  assert.deepEqual([{ at: 105, audit: null }, { at: 161, audit }].map((one) => kindOf(one)), ["nobody", "nobody"]);
+});
+
+test("the pace is what was sold over some seconds, of each item and of all, and a new sale is none", async () => {
+  const { remember, paceOf } = await fresh("pace.js");
+  const sold = (a, b) => [{ sku: "a", level: { lucky: a } }, { sku: "b", level: { lucky: b } }, { sku: "c", level: null }];
+  [sold(0, 50), sold(10, 50), sold(30, 0)].forEach((levels, place) => remember(100 + 5 * place, levels));
+  assert.deepEqual(paceOf("a").map(({ value }) => value), [2, 4]);
+  assert.deepEqual(paceOf("b").map(({ value }) => value), [0, 0]);
+  assert.deepEqual(paceOf().map(({ value }) => value), [2, 4]);
+  assert.deepEqual(paceOf("c"), []);
+  remember(109, sold(99, 99)); // of an instance whose clock is behind
+  assert.equal(paceOf().length, 2);
 });
 
 test("figures have a decimal where it says something", () => {

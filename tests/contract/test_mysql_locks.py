@@ -631,7 +631,7 @@ def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Op
         with pytest.raises(LockUnavailable):
             portal.run(hold.renew(0.05))
         renewal = InThread(lambda: portal.run(hold.renew(WITHIN_S)))
-        eventually(lambda: session._turn.locked(), "it waits for the answer to the first ping")
+        eventually(session._turn.locked, "it waits for the answer to the first ping")
         release = InThread(lambda: portal.run(hold.end(WITHIN_S)))
         eventually(lambda: hold._session is None, "it is being given back")
         proxy.restore()

@@ -133,7 +133,9 @@ def test_pause_resume_and_end(env: dict[str, str], valkey: Valkey) -> None:
         done = seckill("stock", *command, "--json", env=env)
         return {one["sku"]: one["terms"] for one in json.loads(done.stdout)}
 
-    assert terms("pause", "--sku", "pen", "--text", "Tea")["pen"]["paused"] == "Tea"
+    assert terms("pause", "--sku", "pen", "--text", "Tea", "--text-zh", "茶歇")["pen"]["paused_zh"] == "茶歇"
+    tea = terms("pause", "--sku", "pen", "--text", "Tea")["pen"]
+    assert (tea["paused"], tea["paused_zh"]) == ("Tea", None)
     assert "PAUSED: Tea" in seckill("stock", "show", env=env).stdout
     assert {one["paused"] for one in terms("pause", "--all").values()} == {"The sale is paused."}
     assert {sku: one["paused"] for sku, one in terms("resume", "--all").items()} == {"pen": None, "phone": None}

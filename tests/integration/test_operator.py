@@ -79,6 +79,35 @@ async def test_a_sale_is_paused_and_goes_on(open_client: OpenClient) -> None:
     assert (await put(http, ends_at=0)).json()["warnings"] == []
 
 
+async def test_a_pause_is_told_in_two_languages(open_client: OpenClient) -> None:
+    """Readers of Chinese have a text of their own; a pause without one, and the end of it, leave none behind."""
+    http = await open_client()
+    told = {"paused": "Back at nine", "paused_zh": "九点见"}
+    assert {name: (await put(http, **told)).json()[name] for name in told} == told
+    assert {name: (await http.get("/stock")).json()[name] for name in told} == told
+    assert (await put(http, paused="Tea")).json()["paused_zh"] == ""
+    await put(http, **told)
+    level = (await put(http, paused=None)).json()
+    assert (level["paused"], level["paused_zh"]) == ("", "")
+    await put(http, **told)
+    await put(http, paused_zh="茶歇")  # another text, and the pause goes on
+    assert (await http.get("/stock")).json()["paused"] == "Back at nine"
+    is_problem(await put(http, paused_zh="two\nlines"), 422)
+    changes = (await http.get("/log", headers=OPERATOR)).json()
+    assert [change["what"] for change in changes[:6]] == ["terms", "pause", "resume", "pause", "pause", "pause"]
+
+
+async def test_the_overview_has_names_and_warnings(open_client: OpenClient) -> None:
+    """What the catalogue says of an item, and what /readyz says of the instance."""
+    http = await open_client()
+    found = (await http.get("/control/overview", headers=OPERATOR)).json()
+    (item,) = found["items"]
+    assert item["name"] == {"en": "Brass reading lamp", "zh": "黄铜阅读灯"}
+    assert (await http.get(item["picture"])).status_code == 200
+    ready = (await http.get("/readyz")).json()
+    assert (found["ready"], found["lacks"], found["warnings"]) == (True, [], ready["warnings"])
+
+
 async def test_the_overview_says_why_an_item_can_not_be_sold(open_client: OpenClient, valkey: Valkey) -> None:
     """The item that is fenced by another lock system has a reason, and the one beside it has none."""
     http = await open_client()

@@ -478,3 +478,36 @@ async def test_a_narrow_terminal(http: httpx.AsyncClient, env: dict[str, str]) -
     await http.post(f"/orders/{number}/refund", json={"restock": True})
     (line,) = [line for line in (await seckill("log", env=narrow)).stdout.splitlines() if " refund " in line]
     assert "+00:00 " in line  # the time is whole
+
+
+async def test_one_text_finds_an_order(http: httpx.AsyncClient) -> None:
+    """The service finds out what it is: a number, id, payment, buyer or the shop's number; of one item, or of all."""
+    await http.put("/stock?sku=pen", json={"stock": 9, "price": 100, "currency": "EUR"})
+    ann, bob = await hold(http, "ann", ref="R-1"), await hold(http, "Bob 555-0199", ref="R-2", sku="pen")
+    assert await pay(http, ann, "pi_A1") == "confirmed"
+    for text in (ann, ann.rpartition("~")[0], ann.split("~")[1], "pi_A1", "PI_a", "ann", "AN", "r-1", " R-1 "):
+        assert [one["id"] for one in await find(http, q=text)] == [ann], text
+    assert [one["id"] for one in await find(http, q="0199")] == [bob]
+    assert [one["id"] for one in await find(http, q="R-")] == [ann, bob]
+    assert [one["id"] for one in await find(http, q="R-", sku="pen")] == [bob]
+    assert [one["id"] for one in await find(http, q="R-", state="held")] == [bob]
+    assert await find(http, q="pi_A1", state="held") == []
+    assert await find(http, q=ann, sku="pen") == []
+    assert await find(http, q="nobody") == []
+    assert len(await find(http, q=" ")) == 2
+    file = (await http.get("/orders/export", params={"q": "0199"})).text
+    assert "pi_A1" not in file
+    assert "R-2" in file
+
+
+async def test_since_when_an_order_stands(http: httpx.AsyncClient) -> None:
+    """The time of its payment, or of its refund; only if it is asked for."""
+    orders = [await hold(http, buyer) for buyer in ("ann", "bob", "cy")]
+    await pay(http, orders[1], "pi_1")
+    await pay(http, orders[2], "pi_2")
+    await http.post(f"/orders/{orders[2]}/refund", json={"restock": False})
+    found = await find(http, since=True)
+    lives = [(await http.get(f"/orders/{order}/history")).json()["steps"] for order in orders]
+    assert [one["since"] for one in found] == [steps[-1]["at"] for steps in lives]
+    assert [steps[-1]["kind"] for steps in lives] == ["held", "confirmed", "refunded"]
+    assert {one["since"] for one in await find(http)} == {None}

@@ -16,7 +16,7 @@ from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Batch, Change, Fence, Outb
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
-TERMS_BYTES: Final = 1100
+TERMS_BYTES: Final = 2000
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,18}")
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
 SCHEMA: Final = tuple(

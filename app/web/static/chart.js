@@ -62,7 +62,7 @@ export class Chart {
         cursor: { sync: { key: "control" }, drag: { x: false, y: false }, y: false },
         scales: { x: { range: () => span() }, y: { range: () => [0, this.#top()] } },
         axes: [
-          { ...axis, size: 22, gap: 2, space: 72, values: (_, moments) => moments.map(moment) },
+          { ...axis, size: 26, gap: 6, space: 72, values: (_, moments) => moments.map(moment) },
           { ...axis, size: 44, gap: 4, space: 26, incrs: WHOLE, values: (_, values) => values.map(this.#value) },
         ],
         series: [

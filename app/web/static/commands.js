@@ -2,9 +2,11 @@
 // The outcome of a press is said beside it.
 
 import { texts } from "./control_texts.js";
+import { confirmed } from "./dialog.js";
 import { part, write } from "./dom.js";
 import { number, seconds } from "./figure.js";
-import { command, leave } from "./session.js";
+import { pauseText } from "./pause_text.js";
+import { command } from "./session.js";
 import { beginStory, dropStory } from "./story.js";
 
 const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
@@ -74,20 +76,42 @@ async function show(sku) {
   return { problem, answer: "" };
 }
 
+/** What the guided start does to the stock, as it says before. */
+function showRestock({ level }) {
+  const few = level === null || level.stock < SHOWN_BUYERS;
+  return ` ${few ? texts.showRestocks(number(SHOWN_BUYERS), number(level?.stock ?? 0)) : texts.showSells(number(SHOWN_BUYERS))}`;
+}
+
 const pauseFor = ({ ttl_s }) => Math.ceil(ttl_s) + BEYOND_LEASE_S;
 
+let unanswered = null; // the level at a restock of which nobody knows whether it was done
+
+/** A restock; after one that was not answered the stock must be what it was then, or units would be added twice. */
 async function restock(sku) {
   const change = { stock: part("units").valueAsNumber, new_sale: part("new-sale").checked };
-  let { answer, problem, said } = await command("PUT", address(sku), change);
+  const tag = last?.level ? `"${last.level.stock}-${last.level.lucky}"` : undefined;
+  const match = unanswered ?? undefined;
+  let { answer, problem, said } = await command("PUT", address(sku), change, match);
   if (said?.type === "urn:seckill:has-orders") {
+    offerExport(sku);
     const { title, words, yes } = texts.newSale;
-    if (!(await confirmed(title, words(number(said.orders)), yes))) return { answer: texts.nothingDone };
-    ({ answer, problem } = await command("PUT", address(sku), { ...change, forget_orders: said.orders }));
+    const wanted = await confirmed({ title: title(sku), words: words(sku, number(said.orders)), yes });
+    part("confirm-export").hidden = true;
+    if (!wanted) return { answer: texts.nothingDone };
+    ({ answer, problem, said } = await command("PUT", address(sku), { ...change, forget_orders: said.orders }, match));
   }
+  if (match && said?.type === "urn:seckill:stock-not-as-expected") problem = texts.restockedMeanwhile(number(last.level.stock));
+  unanswered = said || answer ? null : (match ?? tag ?? null);
   if (answer) part("new-sale").checked = false;
   const over = (picture) => picture.level !== null && picture.at > since + 1.5 && picture.level.stock !== answer.stock;
   const since = seen;
-  return { problem, over: answer && over, answer: answer && texts.restocked(number(answer.stock)) };
+  return { problem, over: answer && over, answer: answer && texts.restocked[saleState(answer, seen)](number(answer.stock)) };
+}
+
+/** The orders that a new sale would forget, as files. */
+function offerExport(sku) {
+  for (const format of ["csv", "jsonl"]) part(`confirm-${format}`).href = `/orders/export?format=${format}&sku=${encodeURIComponent(sku)}`;
+  part("confirm-export").hidden = false;
 }
 
 const address = (sku) => `/stock?sku=${encodeURIComponent(sku)}`;
@@ -98,22 +122,22 @@ async function agree(sku, terms, done) {
   return { problem, answer: answer && done(answer) };
 }
 
+async function pauseSale(sku) {
+  const terms = await pauseText(texts.pauseWords(sku));
+  if (terms === null) return { answer: texts.nothingDone };
+  return agree(sku, terms, (item) => texts.saleStates.paused(texts.toldPause(item)));
+}
+
 async function end(sku) {
-  const { title, words, yes } = texts.endSale;
-  if (!(await confirmed(title, words, yes))) return { answer: texts.nothingDone };
+  if (!(await confirmed(texts.endSale))) return { answer: texts.nothingDone };
   return agree(sku, { ends_at: seen }, () => texts.saleStates.ended); // by the service's clock
 }
 
-function confirmed(title, words, yes) {
-  const dialog = part("confirm");
-  write(part("confirm-title"), title);
-  write(part("confirm-words"), words);
-  write(part("confirm-yes"), yes);
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
+/** The way back from an end: as everywhere; where that has ended, too, without an end. */
+async function reopen(sku) {
+  const done = await agree(sku, { ends_at: null }, (item) => saleState(item, seen));
+  if (done.answer === "ended") return agree(sku, { ends_at: 0 }, () => texts.saleStates.reopened);
+  return { ...done, answer: done.answer && texts.saleStates.reopened };
 }
 
 async function pause(sku) {
@@ -129,16 +153,15 @@ async function pause(sku) {
 
 /** Make the buttons work, for this item. */
 export function wireCommands(sku) {
-  part("pause-text").value = texts.pausedText;
-  wire(part("sale"), () => agree(sku, { paused: part("pause-text").value }, ({ paused }) => texts.saleStates.paused(paused)));
+  wire(part("sale"), () => pauseSale(sku));
   wire(part("sale"), () => agree(sku, { paused: null }, () => texts.saleStates.resumed), part("resume-sale"));
   wire(part("sale"), () => end(sku), part("end-sale"));
+  wire(part("sale"), () => reopen(sku), part("reopen-sale"));
   wire(part("restock"), () => restock(sku));
   wire(part("guide"), () => show(sku));
   wire(part("rush"), () => rush(sku));
   wire(part("pause"), () => pause(sku));
   part("send-rush").addEventListener("click", () => part("rush").requestSubmit());
-  part("leave").addEventListener("click", leave);
 }
 
 /** Show the buttons as they would act now. */
@@ -147,7 +170,7 @@ export function showCommands(picture) {
   last = picture;
   part("rehearsal").hidden = !picture.rehearsal;
   part("guide").hidden = picture.lock.keeps_apart !== "all processes";
-  write(part("guide-hint"), texts.showHint(picture.guarded));
+  write(part("guide-hint"), texts.showHint(picture.guarded) + showRestock(picture));
   write(part("pause-hint"), texts.pauseHint(picture.guarded));
   showSale(picture);
   for (const [id, over] of until) if (over(picture)) tell(id, "", "");
@@ -160,10 +183,11 @@ function showSale({ level, at }) {
   part("sale").hidden = level === null;
   if (level === null) return;
   const [state, paused] = [saleState(level, at), level.paused !== ""];
-  write(part("sale-state"), state === "paused" ? texts.saleStates.paused(level.paused) : texts.saleStates[state]);
+  write(part("sale-state"), state === "paused" ? texts.saleStates.paused(texts.toldPause(level)) : texts.saleStates[state]);
   part("sale-state").dataset.kind = state === "ended" || paused ? "off" : "on";
-  part("pause-sale").hidden = part("pause-text").parentElement.hidden = paused;
+  part("pause-sale").hidden = paused || state === "ended";
   part("resume-sale").hidden = !paused;
+  part("reopen-sale").hidden = state !== "ended";
   part("end-sale").hidden = state === "ended" || (level.starts_at !== null && at < level.starts_at);
 }
 

@@ -7,7 +7,7 @@ import { texts } from "./control_texts.js";
 import { showCurves } from "./curves.js";
 import { part, write } from "./dom.js";
 import { showEvents } from "./events.js";
-import { age as sinceThen, number } from "./figure.js";
+import { number } from "./figure.js";
 import { showGrants } from "./grants.js";
 import { showHealth } from "./health.js";
 import { recall as recallCurves, remember } from "./history.js";
@@ -16,9 +16,9 @@ import { recall as recallLanes, showLanes, wireLanes } from "./lanes.js";
 import { follow } from "./picture.js";
 import { showQueue } from "./queue.js";
 import { explain, furnish, wireRoom } from "./room.js";
-import { showStory, wireStory } from "./story.js";
-
-const NOBODY_LOOKS_S = 60; // a verdict that old is nobody's any more
+import { showStory, wireStory, wrongSince } from "./story.js";
+import { showVerdict } from "./verdict.js";
+import { wholeRows } from "./whole_rows.js";
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
 let serving = "";
@@ -49,20 +49,13 @@ function showNothing() {
   write(part("store-trouble-detail"), texts.notAName);
 }
 
-function showVerdict({ at, audit }) {
-  const age = audit === null ? Infinity : Math.max(0, at - audit.at);
-  const kind = age > NOBODY_LOOKS_S ? "nobody" : audit.consistent ? "consistent" : "violated";
-  part("verdict").dataset.kind = kind;
-  write(part("verdict"), kind === "violated" ? texts.violations(number(audit.violations)) : texts.verdicts[kind]);
-  write(part("looked"), audit === null ? "" : texts.looked(number(audit.orders), sinceThen(age)));
-}
-
 furnish(sku);
 explain();
 wireCommands(sku);
 wireLanes();
 wireRoom(sku);
 wireStory();
+for (const name of ["events", "grants"]) wholeRows(document.querySelector(`.${name} .scroll`));
 follow(sku, {
   onHistory: (history) => {
     recallCurves(history);
@@ -75,7 +68,7 @@ follow(sku, {
     showHealth(picture);
     showFigures(picture);
     showLanes(picture, showStory(picture));
-    showVerdict(picture);
+    showVerdict(picture, wrongSince());
     showCurves(picture);
     showQueue(picture);
     showInstances(picture);

@@ -2,6 +2,7 @@
 
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
+import { adds } from "./verdict.js";
 
 /** Judge a picture: the light's kind, "good", "warn" or "bad", and its words. */
 export function judge({ level, missing, store_error, lock_error, lock, instances, audit }) {
@@ -10,7 +11,7 @@ export function judge({ level, missing, store_error, lock_error, lock, instances
   if (missing) return ["warn", texts.health.missing];
   if (store_error !== null) return ["bad", texts.health.store];
   if (lock_error !== null) return ["bad", texts.health.lock(lock.system)];
-  if (audit !== null && !audit.consistent) return ["bad", texts.health.violated];
+  if ((audit !== null && !audit.consistent) || !adds(level)) return ["bad", texts.health.violated];
   if (troubled.length > 0 && troubled.length === present.length) return ["bad", texts.health.lacks(troubled[0].lacks.map(named).join(texts.comma))];
   if (present.some(({ paused_s }) => paused_s > 0)) return ["warn", texts.health.paused];
   if (troubled.length > 0 || present.length < instances.length) return ["warn", texts.health.some(String(instances.length - present.length + troubled.length))];

@@ -7,7 +7,6 @@ import { LanePlot } from "./lane_plot.js";
 
 const KEPT_S = 120;
 const SPAN_S = 60; // how much is shown
-const LINGER_S = 20; // so long a pause is looked at closely after it
 const KINDS = new Set(["overtaken", "fenced", "wrote", "came", "left", "silent", "back"]);
 
 const grants = new Map(); // by instance and token
@@ -36,7 +35,7 @@ function keep({ instance, token, at, held_ms, purchases, units, waited_ms }) {
 /** Show a picture: its past, and its present; closely what there is of a pause, `{ id, at, for_s }`. */
 export function showLanes(picture, pause) {
   now = picture.at;
-  const range = pause === null || pause.id === left ? null : closeUp(pause, picture.lock.ttl_s, now);
+  const range = pause === null || pause.id === left ? null : closeUp(pause, picture.lock.ttl_s);
   close = range && { id: pause.id, range };
   picture.grants.forEach(keep);
   for (const { instance, token, since, paused_s } of picture.instances) {
@@ -70,10 +69,9 @@ export function showLanes(picture, pause) {
   });
 }
 
-/** From when to when a pause is looked at closely, with what is before and after it; null when it is over for a while. */
-export function closeUp({ at, for_s }, ttl_s, now) {
-  const until = at + Math.max(1.25 * ttl_s, for_s + 0.25 * ttl_s);
-  return now > until + LINGER_S ? null : [at - 0.25 * ttl_s, until];
+/** From when to when a pause is looked at closely, with what is before and after it: as long as its story is told. */
+export function closeUp({ at, for_s }, ttl_s) {
+  return [at - 0.25 * ttl_s, at + Math.max(1.25 * ttl_s, for_s + 0.25 * ttl_s)];
 }
 
 function hear({ id, at, instance, kind, facts }) {
@@ -86,7 +84,7 @@ function hear({ id, at, instance, kind, facts }) {
 }
 
 function forget() {
-  const since = now - KEPT_S;
+  const since = Math.min(now - KEPT_S, close?.range[0] ?? now);
   for (const known of [grants, stills, leases]) for (const [key, { until }] of known) if (until < since) known.delete(key);
   for (const key of lost) if (!grants.has(key)) lost.delete(key);
   for (const [id, { at }] of happened) if (at < since) happened.delete(id);

@@ -1,41 +1,37 @@
-// The orders of an item for the operator: find one, look at its life, cancel, refund, export.
+// The orders of an item, or of all, for the operator: find them, look at the life of one, cancel, refund, export.
 
 import "./theme.js";
 import { texts } from "./ledger_texts.js";
 import { texts as room } from "./control_texts.js";
 import { make, part, write } from "./dom.js";
 import { number } from "./figure.js";
-import { written } from "./money.js";
-import { named, nameOf, numberOf, skuOf } from "./order_id.js";
+import { moment, showLife } from "./life.js";
+import { sums } from "./money.js";
+import { named, skuOf } from "./order_id.js";
+import { days } from "./order_row.js";
+import { count, follow, midnight, showDays } from "./report.js";
 import { furnish, wireRoom } from "./room.js";
-import { command, leave, toTheDoor } from "./session.js";
+import { toTheDoor } from "./session.js";
 import { wireUndelivered } from "./undelivered.js";
 
 const PAGE = 50;
 const PATIENCE_MS = 20_000;
-const AMOUNTS = ["price", "amount", "expected", "subtotal", "given_back"]; // facts of events
-const FIELDS = ["state", "number", "buyer", "ref"];
 const query = new URLSearchParams(location.search);
 const sku = query.get("sku") ?? ""; // all items without
-const clock = new Intl.DateTimeFormat(texts.locale, { dateStyle: "short", timeStyle: "medium" });
-const moment = (at) => clock.format(at * 1_000);
 
+let state = Object.hasOwn(texts.states, query.get("state")) ? query.get("state") : "";
 let begins = [null]; // where each page begins that was seen, the last one is shown
 let next = null; // where the next one begins
 let turn = 0; // of the last look: an earlier one that comes late is dropped
 let opened = null; // the number of the order whose life is shown
 
-const money = ({ to_pay: minor, currency }) => (minor === null ? "" : written(minor, currency, texts.locale));
-
 /** What is looked for, as the parameters of a request. */
-function wanted(fields = FIELDS) {
+function wanted() {
   const found = new URLSearchParams(sku && { sku });
-  for (const name of fields) {
-    const value = part(name).value.trim();
-    if (value) found.set(name, name === "number" ? named(value, sku) : value);
-  }
-  const of = skuOf(found.get("number") ?? "");
-  if (of) found.set("sku", of);
+  const text = part("q").value.trim();
+  if (text) found.set("q", text);
+  if (state) found.set("state", state);
+  if (skuOf(text) && sku) found.set("sku", skuOf(text)); // a number with its item
   return found;
 }
 
@@ -50,32 +46,16 @@ async function read(path) {
   }
 }
 
-function row(order) {
-  const id = nameOf(order.id);
-  const open = make("button", "open", sku ? numberOf(id) : id);
-  open.type = "button";
-  open.setAttribute("aria-label", texts.order(id));
-  const head = make("th", "", open);
-  head.scope = "row";
-  const words = order.attention ? texts.states[order.state] + room.comma + texts.states.attention : texts.states[order.state];
-  const state = make("td", "state", words);
-  state.dataset.kind = order.attention ? "wrong" : order.state;
-  const cells = [state, make("td", "number", number(order.quantity)), make("td", "", order.buyer ?? ""), make("td", "", order.ref ?? "")];
-  const made = make("tr", "", head, ...cells, make("td", "number", money(order)), make("td", "", moment(order.sold_at)));
-  made.dataset.order = id;
-  made.addEventListener("click", () => show(id));
-  return made;
-}
-
 /** Read a page: as many requests as it takes, as each looks at some thousand orders only. */
 async function look() {
   const mine = ++turn;
   const found = [];
   const unread = [];
   let [after, looked] = [begins.at(-1), 0];
-  part("rows").setAttribute("aria-busy", "true");
+  part("orders").setAttribute("aria-busy", "true");
   do {
     const about = wanted();
+    about.set("since", "true");
     about.set("limit", PAGE - found.length);
     if (after) about.set("after", after);
     const { answer, problem } = await read(`/orders?${about}`);
@@ -90,150 +70,99 @@ async function look() {
     after = answer.next;
     if (after && found.length < PAGE) write(part("said"), texts.looking(number(looked), moment(answer.until)));
     else if (unread.length > 0) write(part("said"), texts.unread(unread.join(room.comma)));
-    else if (!sku && part("number").value.trim() && found.length === 0) write(part("said"), texts.withItem);
     else write(part("said"), texts.shown(number(found.length)));
   } while (after && found.length < PAGE);
   next = after;
-  part("rows").replaceChildren(...found.map(row));
-  part("rows").removeAttribute("aria-busy");
+  part("orders").replaceChildren(part("orders").tHead, ...days(found, sku, (id) => show(id)));
+  part("orders").removeAttribute("aria-busy");
   mark();
+  part("previous").parentElement.dataset.single = begins.length === 1 && !next;
   part("previous").setAttribute("aria-disabled", String(begins.length === 1));
   part("next").setAttribute("aria-disabled", String(!next));
 }
 
 function mark() {
-  for (const one of part("rows").children) one.setAttribute("aria-current", String(one.dataset.order === opened));
+  for (const one of part("orders").querySelectorAll("[data-order]")) one.setAttribute("aria-current", String(one.dataset.order === opened));
+}
+
+/** Have the address say what is shown, so that it is there again after a reload. */
+function note() {
+  const about = new URLSearchParams(location.search);
+  for (const [name, value] of [["q", part("q").value.trim()], ["state", state], ["open", opened]]) {
+    if (value) about.set(name, value);
+    else about.delete(name);
+  }
+  history.replaceState(null, "", `?${about}`);
 }
 
 function begin() {
   begins = [null];
-  const about = new URLSearchParams(location.search);
-  for (const name of FIELDS) {
-    if (part(name).value) about.set(name, part(name).value);
-    else about.delete(name);
-  }
-  history.replaceState(null, "", `?${about}`);
-  const all = wanted(FIELDS.filter((name) => name !== "number"));
-  for (const format of ["csv", "jsonl"]) part(format).href = `/orders/export?format=${format}&${all}`;
+  note();
+  for (const one of part("states").children) one.setAttribute("aria-pressed", String(one.value === state));
+  for (const format of ["csv", "jsonl"]) part(format).href = `/orders/export?format=${format}&${wanted()}`;
   look();
-}
-
-// -- the life of an order ----------------------------------------------------------------------------------------------
-
-function step({ kind, at, token, batch, facts }, currency) {
-  const time = make("time", "", moment(at));
-  time.dateTime = new Date(at * 1_000).toISOString();
-  const said = Object.entries(facts).map(([name, value]) => {
-    const of = (name === "amount" && facts.currency) || currency; // a payment may be of another one than the order
-    if (["pay_by", "paid_at"].includes(name)) return `${name} ${moment(value)}`;
-    if (AMOUNTS.includes(name) && Number.isInteger(value)) return `${name} ${written(value, of, texts.locale)}`;
-    return `${name} ${Array.isArray(value) ? value.join(" ") : value}`;
-  });
-  const made = make("li", "", time, make("strong", "", texts.kinds[kind] ?? kind));
-  if (said.length > 0) made.append(make("span", "", said.join(room.comma)));
-  made.append(make("span", "small", texts.written(token, batch)));
-  made.dataset.kind = kind;
-  return made;
-}
-
-function factsOf(order) {
-  const { item, buyer, ref, units, toPay, payBy, payment, due, givenBack, disputed, failed, request, key } = texts.facts;
-  const sum = (amount) => amount > 0 && written(amount, order.currency, texts.locale);
-  const owed = [...order.refunds_due, ...(order.amount_due > 0 ? [sum(order.amount_due)] : [])];
-  return [
-    [item, order.sku],
-    [buyer, order.buyer],
-    [ref, order.ref],
-    [units, number(order.quantity)],
-    [toPay, money(order)],
-    [payBy, order.pay_by && moment(order.pay_by)],
-    [payment, order.payment_ref],
-    [due, owed.join(room.comma)],
-    [givenBack, sum(order.amount_refunded)],
-    [disputed, order.disputed.join(room.comma)],
-    [failed, order.failed.join(room.comma)],
-    [request, order.request_id],
-    [key, order.key],
-  ].flatMap(([name, value]) => (value ? [make("dt", "", name), make("dd", "", value)] : []));
 }
 
 async function show(id, focus = true) {
   const { answer, problem } = await read(`/orders/${encodeURIComponent(id)}/history`);
   if (!answer) return write(part("said"), problem ?? "");
-  const { order, steps } = answer;
   opened = id;
-  write(part("done"), "");
-  write(part("life-title"), `${texts.order(id)} · ${texts.states[order.state]}`);
-  part("facts").replaceChildren(...factsOf(order));
-  part("steps").replaceChildren(...steps.map((one) => step(one, order.currency)));
-  part("actions").replaceChildren(...actions(order));
-  part("life").hidden = false;
+  note();
+  showLife(answer, async () => {
+    await show(id);
+    look();
+  });
   mark();
   if (focus) part("life-title").focus();
 }
 
-/** The buttons for what can be done with an order now. */
-function actions(order) {
-  const found = order.refunds_due.map((ref) => button(order, "refund", texts.giveBack(ref), { payment_ref: ref, restock: false }));
-  if (order.failed.length > 0) found.push(button(order, "refund/retry", texts.retry, {}));
-  if (order.state === "held") found.push(button(order, "cancel", texts.cancel));
-  if (["sold", "confirmed"].includes(order.state)) {
-    const own = order.payment_ref ? { payment_ref: order.payment_ref } : {};
-    found.push(button(order, "refund", texts.refund, own, true));
+function close() {
+  const last = part("orders").querySelector(`[data-order="${CSS.escape(opened)}"]`);
+  opened = null;
+  note();
+  part("life").hidden = true;
+  mark();
+  last?.querySelector("button").focus();
+}
+
+// -- the states, and how many orders are in each -----------------------------------------------------------------------
+
+part("states").append(
+  ...Object.entries(texts.states).map(([value, name]) => {
+    const made = make("button", "", name, make("span", "count"));
+    made.type = "button";
+    made.value = value;
+    made.addEventListener("click", () => {
+      state = value;
+      begin();
+    });
+    return made;
+  }),
+);
+
+function showSums({ total }) {
+  const { sums: words } = texts;
+  const said = ["paid", "given_back", "owed"].map((which) => [words[which], sums(total.money, which, texts.locale)]);
+  write(part("sums"), [...said.flatMap(([say, sum]) => (sum ? [say(sum)] : [])), ...(total.to_ship > 0 ? [words.to_ship(total.to_ship, number(total.to_ship))] : [])].join(" · "));
+
+  const counts = { ...total.orders, "": count(total), attention: total.attention };
+  for (const one of part("states").children) {
+    write(one.querySelector(".count"), number(counts[one.value] ?? 0));
+    one.dataset.some = counts[one.value] > 0;
   }
-  return found;
-}
-
-function button(order, what, words, body, restocks = false) {
-  const made = make("button", "plain danger", words.button);
-  made.type = "button";
-  made.addEventListener("click", async () => {
-    if (!(await confirmed(words, restocks))) return write(part("done"), room.nothingDone);
-    write(part("done"), room.oneMoment);
-    const wish = restocks ? { ...body, restock: part("restock").checked } : body;
-    const { answer, problem } = await command("POST", `/orders/${encodeURIComponent(nameOf(order.id))}/${what}`, wish);
-    await show(nameOf(order.id));
-    write(part("done"), answer ? (texts.outcomes[answer.outcome] ?? answer.outcome ?? texts.retried) : problem);
-    look();
-  });
-  return made;
-}
-
-function confirmed({ title, words, yes }, restocks) {
-  const dialog = part("confirm");
-  write(part("confirm-title"), title);
-  write(part("confirm-words"), words);
-  write(part("confirm-yes"), yes);
-  part("restock-choice").hidden = !restocks;
-  part("restock").checked = false;
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
 }
 
 // -- the page ----------------------------------------------------------------------------------------------------------
 
 furnish(sku);
 wireRoom(sku);
-part("to-room").href = `/control${location.search}`;
-part("state").replaceChildren(...Object.entries(texts.states).map(([value, name]) => new Option(name, value)));
-for (const name of FIELDS) part(name).value = query.get(name) ?? "";
+part("q").value = query.get("q") ?? "";
+part("q").placeholder = texts.words.search;
 part("filter").addEventListener("submit", (event) => {
   event.preventDefault();
   begin();
 });
-part("state").addEventListener("change", begin);
-part("clear").addEventListener("click", () => {
-  for (const name of FIELDS) part(name).value = "";
-  begin();
-});
-part("attention").addEventListener("click", () => {
-  for (const name of FIELDS) part(name).value = "";
-  part("state").value = "attention";
-  begin();
-});
+part("q").addEventListener("search", () => part("q").value === "" && begin()); // its cross
 part("previous").addEventListener("click", () => {
   if (begins.length === 1) return;
   begins.pop();
@@ -244,13 +173,14 @@ part("next").addEventListener("click", () => {
   begins.push(next);
   look();
 });
-part("close").addEventListener("click", () => {
-  const last = [...part("rows").children].find((one) => one.dataset.order === opened);
-  opened = null;
-  part("life").hidden = true;
-  mark();
-  last?.querySelector("button").focus();
-});
-part("leave").addEventListener("click", leave);
+part("close").addEventListener("click", close);
 wireUndelivered(sku, moment);
 begin();
+if (query.get("open")) show(named(query.get("open"), sku), false);
+follow(
+  () => `?${new URLSearchParams({ ...(sku && { sku }), since: midnight(366) })}`,
+  (report) => {
+    showSums(report);
+    showDays(report);
+  },
+);

@@ -16,3 +16,11 @@ export function written(amount, currency, locale) {
   const writer = new Intl.NumberFormat(locale, { ...style, minimumFractionDigits: digits, maximumFractionDigits: digits });
   return writer.format(amount / 10 ** digits);
 }
+
+/** The sums of a report by currency, as one text: `{ EUR: { paid: 499 } }` and `paid` are "€4.99"; "" if there are none. */
+export function sums(money, which, locale) {
+  return Object.entries(money)
+    .filter(([, one]) => one[which] !== 0)
+    .map(([currency, one]) => written(one[which], currency, locale))
+    .join(" + ");
+}

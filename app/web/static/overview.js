@@ -1,64 +1,103 @@
-// All items of the sale in a table, each with the way to its own page.
+// The whole sale on one page, which stays open on the wall: its totals, what is wrong, and each item.
 
 import "./theme.js";
-import { texts } from "./control_texts.js";
+import { followChanges } from "./changes.js";
 import { keyed, make, part, write } from "./dom.js";
 import { about, number } from "./figure.js";
+import { sums } from "./money.js";
+import { paceOf, remember, shown } from "./pace.js";
+import { wirePauseAll, showPauseAll } from "./pause_all.js";
+import { follow, midnight, showDays } from "./report.js";
 import { furnish, wireRoom } from "./room.js";
-import { leave, toTheDoor } from "./session.js";
+import { toTheDoor } from "./session.js";
+import { draw, spark } from "./spark.js";
+import { called, standing, things } from "./thing.js";
+import { showVerdict } from "./verdict.js";
+import { along } from "./ways.js";
+import { both as texts } from "./overview_texts.js";
 
 const EVERY_MS = 2_000;
 const PATIENCE_MS = 10_000;
-const moment = new Intl.DateTimeFormat(texts.locale, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
 
-let before = null; // the last answer, for the rates
+let before = null; // the last answer
+let report = null; // the last report
 
-/** The address of an item's own page; without an item, of this one. */
-function address(sku) {
-  const query = new URLSearchParams(location.search);
-  query.set("sku", sku);
-  return `/control?${query}`;
+const wrongs = keyed(
+  part("wrongs"),
+  ({ words, sku }) => `${sku} ${words}`,
+  ({ sku, name }) => (sku ? linked(sku, name) : make("li", "", make("span", "words"))),
+  (made, { kind, words }) => {
+    made.dataset.kind = kind;
+    write(made.querySelector(".words"), words);
+  },
+);
+
+function linked(sku, name) {
+  const link = make("a", "", name);
+  link.href = `/control${along({ sku })}`;
+  return make("li", "", link, " ", make("span", "words"));
 }
 
-function row({ sku }) {
-  const link = make("a", "", sku);
-  link.href = address(sku);
-  const head = make("th", "", link);
-  head.scope = "row";
-  return make("tr", "", head, ...Array.from({ length: 4 }, () => make("td", "number")), make("td", ""), make("td", "state"));
+function showWrong({ items, warnings, lacks, audit }) {
+  const found = [
+    ...(lacks.length > 0 ? [{ kind: "bad", words: texts.lacks(lacks.map((one) => texts.checks[one] ?? one).join(texts.comma)) }] : []),
+    ...(audit !== null && !audit.consistent ? [{ kind: "bad", words: texts.health.violated }] : []),
+    ...items.flatMap((item) => item.wrong.map((words) => ({ kind: "bad", sku: item.sku, name: called(item), words }))),
+    ...warnings.map((words) => ({ kind: "warn", words })),
+  ];
+  part("wrong").hidden = found.length === 0;
+  part("wrong").dataset.kind = found.some(({ kind }) => kind === "bad") ? "bad" : "warn";
+  wrongs(found);
 }
 
-/** Whether it is sold now, and if not, why; the worst comes first. */
-function stateOf({ level, wrong }, at) {
-  const { off, before: early, ended, paused } = texts.itemStates;
-  if (wrong.length > 0) return ["wrong", wrong.join(texts.comma)];
-  if (level === null) return ["lacking", off];
-  if (level.ends_at !== null && at >= level.ends_at) return ["off", ended];
-  if (level.paused) return ["pausing", paused(level.paused)];
-  if (level.starts_at !== null && at < level.starts_at) return ["off", early];
-  return ["ready", level.stock > 0 ? texts.health.ready : texts.health.soldOut];
+/** The sale in a word: whether anything is sold now. */
+function showHealth({ items, at, ready, audit }) {
+  const kinds = items.map((item) => standing(item, at, paceOf(item.sku).at(-1)?.value ?? 0));
+  const some = (kind) => kinds.includes(kind);
+  const kind = !ready || some("wrong") || (audit !== null && !audit.consistent) ? "bad" : some("selling") || some("open") ? "good" : some("paused") ? "warn" : "";
+  const words = kind === "bad" ? texts.wrongNow : ["selling", "open", "paused", "before", "all_held", "sold_out", "ended"].find(some) ?? "off";
+  part("health").dataset.kind = kind;
+  write(part("health"), texts.kinds[words] ?? words);
 }
 
-function hoursOf(level) {
-  if (level === null) return "";
-  const [start, end] = [level.starts_at, level.ends_at].map((at) => (at === null ? "" : moment.format(at * 1_000)));
-  return start || end ? `${start} – ${end}` : "";
+function showTotals({ items, at, audit }) {
+  const levels = items.flatMap(({ level }) => (level === null ? [] : [level]));
+  const sum = (name) => levels.reduce((all, level) => all + level[name], 0);
+  const total = sum("stock") + sum("held") + sum("lucky");
+  write(part("all-sold"), number(sum("lucky")));
+  write(part("all-share"), total > 0 ? texts.share(number((100 * sum("lucky")) / total)) : "");
+  write(part("all-left"), number(sum("stock")));
+  write(part("all-of"), texts.of(number(total)));
+  write(part("all-held"), number(sum("held")));
+  const rates = paceOf();
+  write(part("all-rate"), rates.length === 0 ? "–" : about(rates.at(-1).value));
+  draw(line, rates, at, shown());
+  write(part("items-said"), texts.items(items.length, number(items.length)));
+  showVerdict({ at, audit });
 }
 
-function fill(made, { sku, level, wrong, at }) {
-  const [, stock, held, sold, rate, hours, state] = made.cells;
-  const was = before?.items.find((one) => one.sku === sku)?.level;
-  write(stock, level === null ? "–" : number(level.stock));
-  write(held, level === null ? "–" : number(level.held));
-  write(sold, level === null ? "–" : number(level.lucky));
-  write(rate, level && was ? about(Math.max(0, level.lucky - was.lucky) / Math.max(1, at - before.at)) : "–");
-  write(hours, hoursOf(level));
-  const [kind, words] = stateOf({ level, wrong }, at);
-  state.dataset.kind = kind;
-  write(state, words);
+function showMoney() {
+  const { total } = report;
+  write(part("all-money"), sums(total.money, "paid", texts.locale) || "–");
+  const back = sums(total.money, "given_back", texts.locale);
+  write(part("all-back"), back ? texts.givenBack(back) : texts.toShip(number(total.to_ship)));
+  const owed = sums(total.money, "owed", texts.locale);
+  write(part("all-owed"), owed || "–");
+  part("owed-tile").dataset.kind = total.attention > 0 ? "wrong" : "";
+  write(part("attention"), total.attention > 0 ? texts.attention(total.attention, number(total.attention)) : "");
 }
 
-const rows = keyed(part("items"), ({ sku }) => sku, row, fill);
+function show(found) {
+  remember(found.at, found.items);
+  const money = new Map(report?.items.map((one) => [one.sku, one]));
+  const sold = [...found.items].sort((one, other) => (one.level === null) - (other.level === null)); // what is not on sale comes last
+  things(sold.map((item) => ({ ...item, at: found.at, money: money.get(item.sku) })));
+  showWrong(found);
+  showTotals(found);
+  showHealth(found);
+  showPauseAll(found.items, found.at);
+  before = found;
+}
 
 async function look() {
   let state = "lost";
@@ -67,10 +106,7 @@ async function look() {
     if (answer.status === 401 || answer.status === 403) return toTheDoor();
     if (answer.ok) {
       const found = await answer.json();
-      if (found.at !== before?.at) {
-        rows(found.items.map((item) => ({ ...item, at: found.at })));
-        before = found;
-      }
+      if (found.at !== before?.at) show(found);
       state = "live";
       write(part("connection"), texts.connection.live(found.instance));
     }
@@ -84,5 +120,17 @@ async function look() {
 
 furnish("");
 wireRoom("");
-part("leave").addEventListener("click", leave);
+wirePauseAll();
+const line = spark();
+part("all-line").append(line);
+part("attention").href = `/control/orders${along({ state: "attention" })}`;
 look();
+followChanges();
+follow(
+  () => `?since=${encodeURIComponent(midnight(366))}`,
+  (found) => {
+    report = found;
+    showMoney();
+    showDays(found);
+  },
+);

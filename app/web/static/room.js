@@ -2,9 +2,8 @@
 
 import { texts } from "./control_texts.js";
 import { make } from "./dom.js";
-import { nextTheme, theme } from "./theme.js";
+import { go, wireWays } from "./ways.js";
 
-const SIGNS = { auto: "\u25d0", light: "\u2600\ufe0e", dark: "\u263e\ufe0e" }; // half and half, a sun, a moon
 const EDGE_PX = 8;
 
 /** Write the words that never change. The words of elements with `data-label` are for people who listen. */
@@ -17,33 +16,10 @@ export function furnish(sku) {
   }
 }
 
-function go(changes) {
-  const address = new URL(location.href);
-  for (const [name, value] of Object.entries(changes)) address.searchParams.set(name, value);
-  location.assign(address);
-}
-
-/** Make the switches at the top work. */
+/** Make the head of the page work. */
 export function wireRoom(sku) {
   const field = document.getElementById("sku");
-  const language = document.getElementById("language");
-  const light = document.getElementById("theme");
-  const shop = new URLSearchParams(location.search);
-  shop.set("back", "");
-  if (!sku) shop.delete("sku");
-  document.getElementById("to-shop").href = `/?${shop}`;
-  const orders = document.getElementById("to-orders");
-  if (orders) orders.href = `/control/orders${location.search}`;
-  language.addEventListener("click", () => go({ lang: texts.otherLanguage }));
-  const say = () => {
-    light.textContent = `${SIGNS[theme()]} ${texts.themes[theme()]}`;
-    light.setAttribute("aria-label", texts.colours(texts.themes[theme()]));
-  };
-  light.addEventListener("click", () => {
-    nextTheme();
-    say();
-  });
-  say();
+  wireWays();
   offer(field, sku, []);
   fill(field, sku);
   field.addEventListener("focus", () => fill(field, sku));

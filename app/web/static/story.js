@@ -23,6 +23,12 @@ export function dropStory() {
   if (told?.id === null) told = null;
 }
 
+/** When a write was taken that should not have been, by the last story: an earlier verdict knows nothing of it. */
+export function wrongSince() {
+  const [end, over] = ["end", "overtaken"].map((step) => told?.steps.get(step));
+  return over && end?.kind === "wrote" ? end.at : -Infinity;
+}
+
 /** Show how far the story of the last pause has come; what is told of is returned: `{ id, at, for_s }`, or null. */
 export function showStory(picture) {
   const [pause] = picture.events.filter(({ kind, at }) => kind === "paused" && at > picture.at - OLD_S);

@@ -1,0 +1,84 @@
+// An order as a row: "2 units, €998.00 · paid 00:47", and whose it is.
+
+import { texts } from "./ledger_texts.js";
+import { make } from "./dom.js";
+import { number } from "./figure.js";
+import { written } from "./money.js";
+import { nameOf, numberOf } from "./order_id.js";
+
+const style = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+const clock = new Intl.DateTimeFormat(texts.locale, style);
+const dated = new Intl.DateTimeFormat(texts.locale, { ...style, month: "short", day: "numeric" });
+const day = new Intl.DateTimeFormat(texts.locale, { weekday: "long", month: "long", day: "numeric", year: "numeric" });
+
+const sum = (amount, { currency }) => written(amount, currency, texts.locale);
+
+/** The day on which an order began, for people. */
+export const dayOf = ({ sold_at: at }) => day.format(at * 1_000);
+
+/** The time of a moment; with its day, if that is another one than the order's. */
+export function timeOf(at, order) {
+  return (dayOf({ sold_at: at }) === dayOf(order) ? clock : dated).format(at * 1_000);
+}
+
+/** What was ordered, and for how much: "2 units, €998.00". */
+export function whatOf(order) {
+  const units = texts.units(order.quantity, number(order.quantity));
+  return order.to_pay === null ? units : units + texts.comma + sum(order.to_pay, order);
+}
+
+/** How an order stands, and since when: "paid 00:47". */
+export function standingOf(order) {
+  const at = order.state === "held" ? order.pay_by : (order.since ?? (order.state === "sold" ? order.sold_at : null));
+  return at === null ? texts.states[order.state] : texts.stands[order.state](timeOf(at, order));
+}
+
+/** What is still to be done about an order; "" if it is nothing. */
+export function needOf(order) {
+  if (order.amount_due > 0) return texts.toGiveBack(sum(order.amount_due, order));
+  if (order.disputed.length > 0) return texts.facts.disputed;
+  if (order.failed.length > 0) return texts.facts.failed;
+  return order.amount_mismatch ? texts.wrongAmount : order.attention ? texts.states.attention : "";
+}
+
+/** The row of an order; `open()` shows it. */
+export function orderRow(order, sku, open) {
+  const id = nameOf(order.id);
+  const name = make("button", "open", sku ? numberOf(id) : id);
+  name.type = "button";
+  name.setAttribute("aria-label", texts.order(id));
+  const head = make("th", "name", name);
+  head.scope = "row";
+  const pill = make("span", "pill", standingOf(order));
+  pill.dataset.kind = order.state;
+  const state = make("td", "state", pill);
+  const need = needOf(order);
+  if (need) state.append(" ", make("strong", "need", need));
+  const back = order.amount_refunded > 0 && order.state !== "refunded" ? make("span", "small", texts.givenBack(sum(order.amount_refunded, order))) : "";
+  const what = make("td", "what", whatOf(order), " ", back);
+  const began = make("td", "number began", clock.format(order.sold_at * 1_000));
+  const made = make("tr", "", what, state, make("td", "buyer", order.buyer ?? ""), make("td", "ref", order.ref ?? ""), head, began);
+  made.dataset.order = id;
+  made.addEventListener("click", () => open(id));
+  return made;
+}
+
+/** The orders as a body of the table for each day, with the day's name and what was paid of these. */
+export function days(orders, sku, open) {
+  const bodies = [];
+  for (const order of orders) {
+    const name = dayOf(order);
+    if (bodies.at(-1)?.name !== name) bodies.push({ name, orders: [] });
+    bodies.at(-1).orders.push(order);
+  }
+  return bodies.map(({ name, orders: of }) => {
+    const paid = {};
+    for (const one of of) if (["confirmed"].includes(one.state) && one.to_pay !== null) paid[one.currency] = (paid[one.currency] ?? 0) + (one.amount ?? one.to_pay);
+    const sums = Object.entries(paid).map(([currency, amount]) => sum(amount, { currency }));
+    const head = make("th", "", make("strong", "", name), " ", make("span", "small", texts.ofDay(of.length, number(of.length), sums.join(" + "))));
+    head.colSpan = 6;
+    head.scope = "rowgroup";
+    const line = make("tr", "day", head);
+    return make("tbody", "", line, ...of.map((order) => orderRow(order, sku, open)));
+  });
+}
