@@ -143,9 +143,9 @@ def decide(
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
     ones behind it. Holds that have expired go back first, except those whose payment is in this very batch.
     `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the hours, unless it
-    is a repeat; empty if none did. `due_by_ms`: what is due later goes not back, if that is not the store's clock.
+    is a repeat; empty if none did. `due_by_ms`: what is due later, by the store's clock alone, does not go back.
     """
-    now = _Now(snapshot, limit_per_buyer, windows, snapshot.now_ms if due_by_ms is None else due_by_ms)
+    now = _Now(snapshot, limit_per_buyer, windows, due_by_ms)
     more_due = snapshot.more_due
     if snapshot.due:
         more_due &= now.give_back({command.number for command in commands if isinstance(command, Confirm)})
@@ -181,7 +181,7 @@ class _Now:
         *("payments", "records", "snapshot"),
     )
 
-    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, due_by_ms: int) -> None:
+    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, due_by_ms: int | None) -> None:
         self.snapshot = snapshot
         self.left = snapshot.stock
         self.bought = dict(snapshot.bought)
@@ -263,7 +263,7 @@ class _Now:
         for number in self.snapshot.due:
             order = self.records.get(number)
             if order is not None and order.state is OrderState.HELD and number not in being_paid:
-                if order.due_ms > self._due_by_ms:
+                if self._due_by_ms is not None and order.due_ms > self._due_by_ms:
                     return False
                 self._release(order, EventKind.EXPIRED, OrderState.EXPIRED)
         return True
@@ -361,7 +361,7 @@ class _Now:
             return Decision(ExtendOutcome(order.state), record=order) if order.state is not OrderState.SOLD else _LOST
         if order.extended:
             return Decision(ExtendOutcome.ALREADY_EXTENDED, record=order)
-        if self._due_by_ms >= order.due_ms:
+        if order.due_ms <= (self.at_ms if self._due_by_ms is None else self._due_by_ms):
             return Decision(ExtendOutcome.EXPIRED, record=order)
         pay_by_ms = max(order.pay_by_ms, self.at_ms + self._windows.pay_ms)
         due_ms = pay_by_ms + self._windows.grace_ms

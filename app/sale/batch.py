@@ -135,10 +135,11 @@ def decide_part(
     terms = snapshot.terms.completed_by(everywhere)
     may_be_closed = terms.starts_at or terms.ends_at or terms.paused
     closed = [outside(terms, entry.came_at) for entry in entries] if may_be_closed else []
-    windows, due_by_ms = Windows.of(terms, grace_s), snapshot.now_ms
+    windows, due_by_ms = Windows.of(terms, grace_s), None
     if clock is not None and snapshot.now_ms:
         clock.hear(snapshot.now_ms, asked)
-        due_by_ms -= round(1000 * clock.ahead_s(windows.lasting_s))
+        if ahead_s := clock.ahead_s(windows.lasting_s):
+            due_by_ms = snapshot.now_ms - round(1000 * ahead_s)
     decisions, changes = decide(
         snapshot,
         commands,
