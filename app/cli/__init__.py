@@ -135,7 +135,7 @@ def report(
         str, typer.Option("--format", metavar="text|csv|json", help="For people, spreadsheets, or programs.")
     ] = "text",
 ) -> None:
-    """Tell what the sale has come to: parcels, money, and how many held and did not pay, by item and by day."""
+    """Report on the sale: parcels, money, and how many held and did not pay, by item and by day."""
     if as_ not in ("text", "csv", "json"):
         raise typer.BadParameter("text, csv or json", param_hint="--format")
     from app.cli.report import run

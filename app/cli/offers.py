@@ -40,7 +40,7 @@ def load(file: Path, *, dry_run: bool, yes: bool, by: str) -> None:
 
 
 async def _differences(sale: Sale, offers: Mapping[str, Offer]) -> _Differences:
-    """What each item would change. Raises `SeckillError` with all that is wrong: then nothing is changed."""
+    """The differences of each item. Raises `SeckillError` with all that is wrong: then nothing is changed."""
     found, wrong = {}, []
     for sku, offer in offers.items():
         try:

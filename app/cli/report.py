@@ -1,4 +1,4 @@
-"""`seckill report`: what the sale has come to."""
+"""`seckill report`: the result of the sale, in tables."""
 
 import json
 from datetime import datetime

@@ -111,7 +111,7 @@ def stock_load(
 ) -> None:
     """Make units and terms of items those of a file: shows the difference, asks, and changes item by item.
 
-    What the file doesn't say stays, and so do items that it doesn't name. Safe while units are sold, and again.
+    A field that the file lacks stays, and so do items that it doesn't name. It may be repeated, also during a sale.
     """
     from app.cli.offers import load  # with the reader of catalogues, which `pause` doesn't need
 

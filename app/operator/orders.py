@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.errors import ItemNotPossible, UnknownItem
-from app.operator.report import Report
 from app.operator.stock import tell, under
 from app.orders import (
     Answer,
@@ -26,6 +25,9 @@ from app.sale.find import EVERYTHING, Found, Wanted, find, named, pages, refuse_
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
 from fencelock import AsyncLocks
+
+if TYPE_CHECKING:
+    from app.operator.report import Report
 
 
 class OrderAdmin:
@@ -51,11 +53,13 @@ class OrderAdmin:
         since: datetime | None = None,
         *,
         looked: Callable[[int], object] = lambda _: None,
-    ) -> Report:
+    ) -> "Report":
         """Add up the orders of an item, or of all; see `Report`. `looked`: is told at how many more it has looked.
 
         Raises `UnknownItem`, and `StockCorrupt` if orders can't be read.
         """
+        from app.operator.report import Report  # an instance and the commands begin without it
+
         found, clock = Report(since), asyncio.get_running_loop().time
         async for page in self.pages(sku, EVERYTHING):
             refuse_gaps(page)

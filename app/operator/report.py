@@ -1,4 +1,4 @@
-"""What a sale has come to: parcels, money, and who held and did not pay, by item and by day."""
+"""The result of a sale: parcels, money, and who held and did not pay, by item and by day."""
 
 import csv
 import io

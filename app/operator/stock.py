@@ -93,7 +93,7 @@ class StockAdmin:
         return level
 
     async def difference(self, sku: str, offer: Offer) -> list[tuple[str, str, str]]:
-        """What `put_on_sale` would change: see `Offer.differs`. Raises what it would, if that is known yet."""
+        """The fields that `put_on_sale` would change (`Offer.differs`). Raises what it would, if that is known."""
         await self._refuse_unknown(sku)
         await self._refuse_odd_terms(sku, offer.terms)
         try:

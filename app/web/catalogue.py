@@ -72,7 +72,7 @@ class _Entry(BaseModel):
 
     @property
     def offer(self) -> Offer:
-        """What else the file says of the item."""
+        """Its units and terms, if the file says any."""
         return self._offer
 
 

@@ -1,4 +1,4 @@
-"""What may have been meant by a field that there is not."""
+"""Hints at the field that was probably meant, where there is none of that name."""
 
 import difflib
 from collections.abc import Iterable

@@ -64,7 +64,7 @@ class DaySumsView(SumsView):
 
 
 class ReportView(BaseModel):
-    """What the sale has come to."""
+    """The result of the sale, as of now."""
 
     at: float = Field(description="when it was begun, in seconds since 1970")
     total: SumsView

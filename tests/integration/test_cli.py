@@ -213,7 +213,7 @@ limit = 2
 
 
 def test_one_file_for_the_sale(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
-    """What differs is shown, field by field, and done after a yes; what the file doesn't say stays, and is said."""
+    """Differences are shown, field by field, and made after a yes; items that it does not name stay, and are said."""
     file = tmp_path / "sale.toml"
     file.write_text(SALE)
     load = ("stock", "load", str(file))

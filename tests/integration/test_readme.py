@@ -17,7 +17,7 @@ README = Path(__file__).parents[2] / "README.md"
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_the_first_commands(etcd: EtcdMember, valkey: Valkey, name: str) -> None:
-    """What the page begins with holds two units and pays them, as printed, except for the port."""
+    """The first commands of the page hold two units and pay them, as printed, except for the port."""
     commands = re.findall(
         r"^```\n(.*?)```", README.with_name(name).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )[0]

@@ -1,5 +1,6 @@
 """Child processes get ports of their own, and can be paused."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -52,3 +53,14 @@ def test_a_server_whose_disk_is_full_says_so_in_a_line() -> None:
     assert "failed to create WAL" in str(failed.value)
     assert "goroutine" not in str(failed.value)
     assert "server.go" not in str(failed.value)
+
+
+def test_a_slow_start_has_time_as_long_as_it_works() -> None:
+    """On a busy machine a server is ready later than usual; one that stands still is given up."""
+    asked = itertools.count()
+    works = [sys.executable, "-c", "while True: pass"]
+    with Process("slow", lambda _: works, ready=lambda: next(asked) > 150, ready_within_s=1.0) as slow:
+        assert slow.running
+    stands = ["sleep", "1000"]
+    with pytest.raises(ProcessFailed, match="stuck was not ready within"):
+        Process("stuck", lambda _: stands, ready=lambda: False, ready_within_s=1.0).start()
