@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -155,8 +154,6 @@ def test_its_commands_show_what_it_says(tmp_path: Path) -> None:
                 else:
                     told = standing[0].said if standing else ""
                     terminal.type(typed(line, told, terminal.said[began:]))
-                    if line.endswith("&"):
-                        time.sleep(2)  # the command has begun before anybody could type the next one
                 said = standing[0].said if command.terminal == "1" else terminal.said[began:]
                 for shown in command.shown:
                     if shown != "...":
