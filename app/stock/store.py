@@ -103,7 +103,7 @@ class Level:
 
     `initial`: the sum that `stock + held + lucky` must have, None if the stock was set by other means than ours;
     `terms`: the item's own; `held`: units held; `due_in_s`: in how many seconds the first of them go back, by the
-    store's clock, None if none are held.
+    store's clock, None if none are held; `sale`: names the item's sale, "" if nobody knows.
     """
 
     sku: str
@@ -114,6 +114,7 @@ class Level:
     terms: Terms = NO_TERMS
     held: int = 0
     due_in_s: float | None = field(default=None, compare=False)
+    sale: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,11 @@ class StockText(NamedTuple):
     audit: AuditVerdict | None
     text: str
 
+    @property
+    def news(self) -> tuple[object, ...]:
+        """What those who listen are told of, if it changes."""
+        return self.level, self.level.sale, self.audit
+
 
 @dataclass(frozen=True, slots=True)
 class State:

@@ -1,5 +1,6 @@
 """The endpoints of the stock and of orders, for buyers."""
 
+import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from app.audit import Auditor, AuditVerdict
+from app.errors import ItemNotPossible, StockCorrupt, UnknownItem
 from app.orders import DEFAULT_SKU, SKU_PATTERN, OrderId, Terms
 from app.orders.view import OrderView, of_order
 from app.sale import Shop
@@ -31,15 +33,20 @@ PATH: Final = "/stock"
 Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$", description="the item")]
 
 
-# The data of each event. (OpenAPI 3.1 can't describe a stream of them.)
-_EVENTS: Final = {
-    "schema": {
+_LIST_EVERY_S: Final = 2.0
+
+
+def _stream_of(model: str) -> dict[int | str, dict[str, Any]]:
+    """The description of a stream by the data of each event. (OpenAPI 3.1 can't describe the stream.)"""
+    schema = {
         "type": "string",
         "description": "each event's data",
         "contentMediaType": "application/json",
-        "contentSchema": {"$ref": "#/components/schemas/StockView"},
+        "contentSchema": {"$ref": f"#/components/schemas/{model}"},
     }
-}
+    return {200: {"content": {"text/event-stream": {"schema": schema}}}}
+
+
 _ONE_SKU: Final[dict[str, Any]] = {
     "parameters": [
         {
@@ -118,10 +125,18 @@ class ItemView(LevelView):
 
 
 class StockView(ItemView):
-    """An item with its terms, and the last audit."""
+    """An item with its terms, its sale, and the last audit."""
 
+    sale: str | None = Field(description="another one after a new sale, which forgets all orders; null: nobody knows")
     audit: AuditView | None = Field(description="null while nobody has looked lately")
     now: float = Field(description="the instance's clock, which decides whether it has started")
+
+
+class ListView(BaseModel):
+    """The items of the catalogue, without those that are not there yet."""
+
+    items: list[StockView]
+    now: float = Field(description="the instance's clock")
 
 
 def etag(level: Level) -> str:
@@ -140,7 +155,7 @@ def looks_at(shop: Shop, auditor: Auditor | None) -> Coalesced[StockText]:
 
         def text(level: Level) -> StockText:
             item = ItemView.on(shop.terms_of(level), level)
-            view = StockView(**item.model_dump(), audit=audit, now=now)
+            view = StockView(**item.model_dump(), sale=level.sale or None, audit=audit, now=now)
             return StockText(level, verdict, view.model_dump_json())
 
         return {sku: level if isinstance(level, Exception) else text(level) for sku, level in levels.items()}
@@ -179,7 +194,7 @@ async def stock(_: Request) -> Response:
 @router.get(
     "/stock/live",
     response_class=EventSourceResponse,
-    responses={200: {"content": {"text/event-stream": _EVENTS}}, **responses(400, 404, 422, 503)},
+    responses={**_stream_of("StockView"), **responses(400, 404, 422, 503)},
 )
 async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     """The stock now and at each change, at most twice a second, as server-sent events with heartbeats in between.
@@ -195,9 +210,60 @@ async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     async def look() -> str | None:
         nonlocal last
         before, last = last, await state.looks.at(sku)
-        return None if (last.level, last.audit) == (before.level, before.audit) else last.text
+        return None if last.news == before.news else last.text
 
     return state.buyers.open(sku, first.text, look, since=since)
+
+
+@router.get("/stock/list", response_model=ListView, responses=responses(503))
+async def stock_list(request: Request) -> Response:
+    """The items of the catalogue, each as `GET /stock` has it; those that are not there yet are left out."""
+    return Response(_text_of(await _items(state_of(request))), media_type="application/json")
+
+
+@router.get(
+    "/stock/list/live",
+    response_class=EventSourceResponse,
+    responses={**_stream_of("ListView"), **responses(503)},
+)
+async def stock_list_live(request: Request) -> Response:
+    """The same now and at each change, at most once in two seconds, as server-sent events with heartbeats in between.
+
+    503 if too many listen: `GET /stock/list` answers the same.
+    """
+    state = state_of(request)
+    state.buyers.ensure_room()
+    since = state.buyers.number
+    last = first = await _items(state)
+    told_at = time.monotonic()
+
+    async def look() -> str | None:
+        nonlocal last, told_at
+        if time.monotonic() < told_at + _LIST_EVERY_S:
+            return None
+        before, last = last, await _items(state)
+        if [one.news for one in last] == [one.news for one in before]:
+            return None
+        told_at = time.monotonic()
+        return _text_of(last)
+
+    return state.buyers.open("", _text_of(first), look, since=since)  # no item has that name
+
+
+async def _items(state: State) -> list[StockText]:
+    found = await asyncio.gather(*(_item(state, sku) for sku in state.catalogue.told))
+    return [one for one in found if one is not None]
+
+
+async def _item(state: State, sku: str) -> StockText | None:
+    try:
+        return await state.looks.at(sku)
+    except (UnknownItem, ItemNotPossible, StockCorrupt):
+        return None
+
+
+def _text_of(items: Sequence[StockText]) -> str:
+    return f'{{"items":[{",".join(one.text for one in items)}],"now":{time.time()}}}'
 
 
 @router.get("/orders/{order_id}", responses=responses(404, 422, 503))

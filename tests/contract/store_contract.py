@@ -289,11 +289,14 @@ class StoreContract:
         seen = await prepare(store, "default", fence(2), "b")
         write = decided(seen, Sold(1, "ann", "k1"), refused=(Refused("k2", SOLD_OUT),))
         ids = await commit(store, "default", fence(2), write)
+        first = (await store.level("default")).sale
         assert await store.set_stock("default", fence(3), 10) == Level("default", 10, 1, 11)
+        assert (await store.level("default")).sale == first != ""
         seen = await prepare(store, "default", fence(4), "b", buyers=["ann"], keys=["k1", "k2"])
         assert (seen.bought, set(seen.settled)) == ({"ann": 1}, {"k1", "k2"})
         assert await store.set_stock("default", fence(5), 8, new_sale=True) == Level("default", 8, 0, 8)
         assert await store.level("default") == Level("default", 8, 0, 8)
+        assert (await store.level("default")).sale not in ("", first)
         seen = await prepare(store, "default", fence(6), "b", buyers=["ann"], keys=["k1", "k2"])
         assert replace(seen, version=None) == Snapshot(8, 0)
         assert await store.orders("default") == []

@@ -333,7 +333,9 @@ class MemoryStockStore(StockStore):
         last = item.journal[-1].entry if item.journal else None
         due = [one.due_ms / 1000 for one in item.records.values() if one.state is OrderState.HELD]
         due_in_s = min(due) - self._server.clock() if due else None
-        return Level(sku, item.stock, item.lucky, item.initial, last, item.terms, item.held, due_in_s)
+        return Level(
+            sku, item.stock, item.lucky, item.initial, last, item.terms, item.held, due_in_s, str(item.generation)
+        )
 
     @override
     async def items(self) -> list[str]:

@@ -79,10 +79,9 @@ def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
         yield started
 
 
-def restock(instance: Instance, stock: int) -> None:
-    httpx.put(
-        f"{instance.url}/stock", json={"stock": stock, "new_sale": True, "forget_orders": "all"}, headers=BEARER
-    ).raise_for_status()
+def restock(instance: Instance, stock: int, sku: str = "default") -> None:
+    wish = {"stock": stock, "new_sale": True, "forget_orders": "all"}
+    httpx.put(f"{instance.url}/stock", params={"sku": sku}, json=wish, headers=BEARER).raise_for_status()
 
 
 def refused(instance: Instance, path: str) -> httpx.Response | None:
@@ -113,6 +112,27 @@ def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, v
         eventually(lambda: listener.told[-1]["stock"] == 50, "the restock")
         levels = [(one["stock"], one["lucky"], one["audit"]) for one in listener.told]
         assert all(before != after for before, after in itertools.pairwise(levels))
+
+
+def test_the_list_is_told_as_it_changes(etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
+    """A listener gets the items of the catalogue that are there, as `GET /stock/list` has them, and each change."""
+    (tmp_path / "items.toml").write_text('[items.cup]\nname = "Cup"\n[items.hat]\nname = "Hat"\n')
+    with Instance(etcd.endpoint, valkey.url, catalogue=tmp_path / "items.toml") as shop:
+        with listening(shop, "/stock/list/live") as listener:
+            eventually(lambda: listener.told, "it is told at once")
+            assert listener.told[0]["items"] == []
+            for sku, units in (("hat", 3), ("cup", 2)):
+                restock(shop, units, sku)
+                eventually(lambda sku=sku: sku in skus(listener.told[-1]), f"the {sku}")
+            assert shop.get("/stock/reduce?sku=hat")[0] == 200
+            eventually(lambda: [one["stock"] for one in listener.told[-1]["items"]] == [2, 2], "the sale")
+        asked = shop.get("/stock/list")[1]
+        assert skus(asked) == ["cup", "hat"]
+        assert asked["items"][1].keys() == shop.get("/stock?sku=hat")[1].keys()
+
+
+def skus(told: dict[str, Any]) -> list[str]:
+    return [one["sku"] for one in told["items"]]
 
 
 @pytest.mark.slow

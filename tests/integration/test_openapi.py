@@ -28,9 +28,9 @@ PLENTY = 1_000_000
 BUYER = {"Accept": "text/plain"}
 OPERATOR = {"Accept": "application/json", "Authorization": f"Bearer {TOKEN}"}
 
-# The first two never end; the others' effects go on after their answer: rushes of thousands of buyers, and pauses
+# The first three never end; the others' effects go on after their answer: rushes of thousands of buyers, and pauses
 # that hold other requests up. They are in tests/integration/test_live.py and test_control.py.
-LEFT_OUT = ["/stock/live", "/control/live", "/control/rush", "/control/pause"]
+LEFT_OUT = ["/stock/live", "/stock/list/live", "/control/live", "/control/rush", "/control/pause"]
 
 NOWHERE = settings("http://127.0.0.1:1", "redis://127.0.0.1:1")  # the document needs no server
 

@@ -387,7 +387,14 @@ class TransactionalStockStore(StockStore):
             if item is None or item.removed:
                 return _unknown(sku)
             try:
-                own = (item.initial, _entry(item.last_entry), _terms(item), item.held, due_in_s.get(sku))
+                own = (
+                    item.initial,
+                    _entry(item.last_entry),
+                    _terms(item),
+                    item.held,
+                    due_in_s.get(sku),
+                    str(item.sale),
+                )
                 return Level(sku, item.stock, item.lucky, *own)
             except StockCorrupt as error:
                 return error

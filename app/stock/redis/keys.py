@@ -120,6 +120,7 @@ def level_of(
     terms: str,
     held: str | None = None,
     due_in_ms: str | None = None,
+    sale: str = "",
 ) -> Level:
     """Parse the units left, held and sold. Raises `UnknownItem` and `StockCorrupt`."""
     at = Keys(sku)
@@ -135,6 +136,7 @@ def level_of(
         terms_of(sku, terms),
         whole(sku, f"{at.fence} held", held or "0"),
         int(due_in_ms) / 1000 if due_in_ms else None,
+        sale,
     )
 
 

@@ -2,7 +2,7 @@
 --
 -- KEYS: of each item
 -- Returns for each item {"ok", stock, lucky, units at the start, last entry, own terms, units held, in how many ms the first of
--- them go back}, or {reason, ...}.
+-- them go back, generation}, or {reason, ...}.
 
 local function level(key)
   local due = redis.call("ZRANGE", key.due, 0, 0, "WITHSCORES")[2]
@@ -16,6 +16,7 @@ local function level(key)
     redis.call("HGET", key.fence, "terms") or "",
     redis.call("HGET", key.fence, "held") or "0",
     due and string.format("%.0f", due - now_ms()) or false,
+    redis.call("HGET", key.fence, "generation") or "",
   }
 end
 
