@@ -222,7 +222,7 @@ class Settings(BaseSettings):
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
     catalogue: Path | None = Field(
         None,
-        description="a TOML file with the name and picture of what the shop sells, for each item "
+        description="a TOML file with the shop's name, and with name and picture of what it sells, for each item "
         "(docs/operations.md); unset: the item `default` is a lamp",
     )
     queue_max: int = Field(

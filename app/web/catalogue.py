@@ -1,4 +1,4 @@
-"""The catalogue of the shop: name and picture of each item, read from a file at the start.
+"""The catalogue of the shop: its name, and name and picture of each item, read from a file at the start.
 
 It is for display only: the store and the settings decide on sales, and on prices.
 """
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from app.errors import ConfigurationError
-from app.orders import SKU_PATTERN
+from app.orders import DEFAULT_SKU, SKU_PATTERN
 from app.web.files import File
 
 BUILT_IN: Final = Path(__file__).parent / "catalogue.toml"
@@ -52,6 +52,7 @@ class _Entry(_Strict):
 
 
 class _File(_Strict):
+    shop: Annotated[_Names, BeforeValidator(_in_each_language)] | None = None
     items: dict[Annotated[str, StringConstraints(pattern=f"^{SKU_PATTERN}$")], _Entry] = Field(default_factory=dict)
 
 
@@ -60,11 +61,17 @@ class Catalogue:
     """The descriptions of some items; any other has only its sku.
 
     `told`: the description of each item for the page, as JSON; `pictures`: by their names below `PICTURES`, which
-    contain a digest.
+    contain a digest; `shop`: the shop's name in each language, if it has one.
     """
 
     told: Mapping[str, str]
     pictures: Mapping[str, File]
+    shop: Mapping[str, str] | None = None
+
+    @property
+    def has_list(self) -> bool:
+        """Whether the shop begins with a list: if there are several items, or none that is the default."""
+        return bool(self.told) and self.told.keys() != {DEFAULT_SKU}
 
     @cached_property
     def whole(self) -> str:
@@ -104,7 +111,7 @@ def read(path: Path) -> Catalogue:
             pictures[name] = file
             address = f"{PICTURES}/{name}"
         told[sku] = json.dumps({"name": item.name.model_dump(), "picture": address}, ensure_ascii=False)
-    return Catalogue(told, pictures)
+    return Catalogue(told, pictures, found.shop.model_dump() if found.shop else None)
 
 
 def _picture(path: Path) -> tuple[str, File]:

@@ -8,6 +8,7 @@ The page about the API is Swagger UI, from a package that brings it: nothing is 
 
 import hashlib
 import html
+import json
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -45,8 +46,7 @@ _PICTURE_HEADERS: Final = _HEADERS | {
 READING: Final = ["GET", "HEAD"]
 _FOLDER: Final = Path(__file__).parent / "static"
 _DIGEST: Final = re.compile(r"[0-9a-f]{12}")
-_NO_ITEM: Final = f'<meta name="item" content="{html.escape(NOTHING)}">'
-_NO_PAY: Final = '<meta name="pay" content="">'
+_META: Final = '<meta name="%s" content="%s">'
 _swagger: Final = StaticFiles(packages=[("fastapi_offline", "static")])
 _DOCS_HEADERS: Final = _HEADERS | {
     "Content-Security-Policy": _POLICY.replace("img-src 'self'", "img-src 'self' data:")  # its icons are in its styles
@@ -87,10 +87,12 @@ def _named(name: str) -> File:
 
 
 @lru_cache(1000)
-def _about(name: str, told: str, pay: str = "") -> File:
-    """Make a page with the description of an item in it, and with the address where it is paid."""
-    text = _named(name).body.decode().replace(_NO_ITEM, f'<meta name="item" content="{html.escape(told)}">')
-    return File.of(name, text.replace(_NO_PAY, f'<meta name="pay" content="{html.escape(pay)}">').encode())
+def _about(name: str, told: str, shop: str) -> File:
+    """Make a page with the descriptions of an item, or of all, and of the shop in it."""
+    text = _named(name).body.decode()
+    for what, content in (("item", told), ("shop", shop)):
+        text = text.replace(_META % (what, html.escape(NOTHING)), _META % (what, html.escape(content)))
+    return File.of(name, text.encode())
 
 
 async def page(request: Request, name: str) -> Response:
@@ -101,26 +103,32 @@ async def page(request: Request, name: str) -> Response:
     return _named(name).answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
 
 
-def _page_about(request: Request, name: str, sku: str) -> Response:
+def _page_about(request: Request, name: str, told: str) -> Response:
     state = state_of(request)
-    return _about(name, state.catalogue.told.get(sku, NOTHING), state.pay_url).answer(
-        request, keep=files.ASK_EACH_TIME, headers=_HEADERS
-    )
+    shop = {
+        "name": state.catalogue.shop,
+        "list": state.catalogue.has_list,
+        "most": state.quantity_max,
+        "pay": state.pay_url,
+    }
+    made = _about(name, told, json.dumps(shop, ensure_ascii=False))
+    return made.answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
 
 
 @router.api_route("/", methods=READING)
 async def shop(request: Request) -> Response:
-    """The shop, for buyers: an item; without one the catalogue, if that has several, or none that is the default."""
+    """The shop, for buyers: an item; without one the catalogue, if it is a list."""
     catalogue = state_of(request).catalogue
-    if "sku" not in request.query_params and catalogue.told.keys() != {DEFAULT_SKU} and catalogue.told:
-        return _about("front.html", catalogue.whole).answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
-    return _page_about(request, "shop.html", request.query_params.get("sku", DEFAULT_SKU))
+    if "sku" not in request.query_params and catalogue.has_list:
+        return _page_about(request, "front.html", catalogue.whole)
+    return _page_about(request, "shop.html", catalogue.told.get(request.query_params.get("sku", DEFAULT_SKU), NOTHING))
 
 
 @router.api_route("/shop/order", methods=READING)
 async def order_page(request: Request) -> Response:
     """An order, for people; an order's id begins with its item's name."""
-    return _page_about(request, "order.html", OrderId.sku_of(request.query_params.get("id", "")))
+    sku = OrderId.sku_of(request.query_params.get("id", ""))
+    return _page_about(request, "order.html", state_of(request).catalogue.told.get(sku, NOTHING))
 
 
 @router.api_route(PICTURES + "/{name}", methods=READING)

@@ -2,9 +2,9 @@
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { answer, anew, settle, timers, visit } from "./stand_in.mjs";
-import { holdOf, kindOf, pauseOf } from "./static/hold.js";
-import { browser } from "./static/keep.js";
+import { answer, anew, elapse, settle, timers, visit } from "./stand_in.mjs";
+import { backTo, holdOf, kindOf, pauseOf } from "./static/hold.js";
+import { browser, tab } from "./static/keep.js";
 
 beforeEach(anew);
 
@@ -28,12 +28,36 @@ test("after the buyer went to pay, a hold that has run out is waited for, and ne
 
 test("it is looked for as long as something may come, less and less often, and then no more", () => {
   const held = { state: "held", pay_by: 100, extended: false };
-  assert.deepEqual([0, 95, 100].map((now) => pauseOf(held, now)), [10_000, 5_000, 2_000]);
+  assert.deepEqual([0, 95, 100, 280, 3_701].map((now) => pauseOf(held, now)), [10_000, 5_000, 2_000, 30_000, null]);
   const over = { ...held, state: "expired", extended: true };
   assert.deepEqual([101, 300, 3_701].map((now) => pauseOf(over, now)), [2_000, 30_000, null]);
   for (const end of [{ state: "expired", extended: false }, { state: "confirmed" }, { state: "refunded" }, { state: "gone" }]) {
     assert.equal(pauseOf({ ...over, ...end }, 101), null);
   }
+});
+
+test("while nobody answers it is asked for less and less often", async () => {
+  const { hold } = kept(of("fay"));
+  hold.keep({ id: "phone~1~aa", state: "held", extended: true, pay_by: 100, now: 0 });
+  answer({ status: 0 });
+  const pauses = [];
+  for (let turn = 0; turn < 8; turn += 1) pauses.push(await elapse());
+  assert.ok(pauses[0] < 2_300 && pauses[3] > 16_000 && pauses[7] >= 60_000 && pauses[7] < 68_000, String(pauses));
+  timers.length = 0;
+});
+
+test("a browser that keeps nothing learns from the way back which hold was paid", async () => {
+  visit("/?sku=phone", "en-GB");
+  assert.equal(backTo("phone~7~gg"), "http://shop.test/?sku=phone#hold=phone~7~gg");
+  tab.remove("given");
+  browser.remove("buyer");
+  const { hold, paid } = kept("/?sku=phone#hold=phone~7~gg");
+  assert.deepEqual([hold.id(), hold.kind, location.hash], ["phone~7~gg", "asking", ""]);
+  answer({ json: { id: "phone~7~gg", state: "confirmed", pay_by: 100, now: 50 } });
+  await hold.ask();
+  assert.deepEqual([paid, hold.kind], [["phone~7~gg"], "paid"]);
+  assert.equal(kept("/#hold=book~1~aa").hold.id(), "phone~7~gg"); // one of another item is none of this
+  assert.equal(kept("/#hold=phone~9~zz").hold.id(), "phone~7~gg"); // the one that is kept stays
 });
 
 const clock = { now: null, hear: () => {} };

@@ -44,12 +44,13 @@ beforeEach(() => {
 });
 
 /** Follow an item. `said`: what the page was told, newest last. */
-async function followed(sku = "a b") {
+async function followed(more = {}) {
   const said = [];
-  const shelf = follow(sku, {
+  const shelf = follow({ path: "/stock?sku=a", live: "/stock/live?sku=a" }, {
     onLevel: (level) => said.push(level.stock),
     onMissing: () => said.push("missing"),
     onConnection: (state) => said.push(state),
+    ...more,
   });
   await settle();
   return { said, shelf };
@@ -84,7 +85,7 @@ test("of all answers the one with the shortest way sets the clock, until it is d
 test("a page asks once, and is told from then on", async () => {
   const requests = answer({ json: LEVEL });
   const { said, shelf } = await followed();
-  assert.deepEqual([requests[0].path, requests[0].cache, streams[0].path], ["/stock?sku=a%20b", "no-store", "/stock/live?sku=a%20b"]);
+  assert.deepEqual([requests[0].path, requests[0].cache, streams[0].path], ["/stock?sku=a", "no-store", "/stock/live?sku=a"]);
   assert.deepEqual([said, shelf.isLive()], [[5, "asking"], false]);
   streams[0].open();
   streams[0].onmessage({ data: '{"stock": 4}' });
@@ -110,6 +111,11 @@ test("a page that may not listen asks every few seconds, and in a minute whether
   streams[0].fail(EventSource.CLOSED);
   assert.equal(said.at(-1), "asking");
   around(timers.at(-1).ms, 1_000);
+  await elapse();
+  around(timers.at(-1).ms, 4_500); // a little later each time, as there is nothing new
+  for (let turn = 0; turn < 9; turn += 1) await elapse();
+  around(timers.at(-1).ms, 30_000);
+  answer({ json: { ...LEVEL, stock: 4, now: 2_000 } });
   await elapse();
   around(timers.at(-1).ms, 3_000);
   assert.equal(streams.length, 1);
@@ -138,7 +144,7 @@ test("while nobody answers the connection is lost and the stream closed; then th
   await elapse();
   assert.equal(said.at(-1), "lost");
   answer({ json: { ...LEVEL, stock: 3 } });
-  around(await elapse(), 3_000);
+  around(await elapse(), 4_500);
   assert.deepEqual([said.slice(-2), streams.length], [[3, "asking"], 2]);
   streams[1].open();
   answer({ status: 0 });
@@ -146,19 +152,65 @@ test("while nobody answers the connection is lost and the stream closed; then th
   assert.deepEqual([said.at(-1), streams[1].readyState], ["lost", EventSource.CLOSED]);
 });
 
-test("an error of the service is no answer", async () => {
-  answer(REFUSED);
-  const { said } = await followed();
-  assert.deepEqual([said, streams], [["lost"], []]);
+test("an error of the service is no answer, nor is a proxy's refusal, which is waited out", async () => {
+  const away = [REFUSED, { status: 429, body: "slow down", headers: { "Retry-After": "20" } }, { status: 403, json: {} }, { body: "<p>hello" }];
+  for (const refused of away) {
+    answer(refused);
+    const { said } = await followed();
+    assert.deepEqual([said, streams], [["lost"], []]);
+    around(timers.pop().ms, refused.headers ? 20_000 : 3_000);
+  }
 });
 
-test("an item that does not exist is asked for seldom, and followed when it comes", async () => {
-  answer({ status: 404 });
-  const { said } = await followed();
-  assert.deepEqual([said, streams], [["missing", "asking"], []]);
+test("an item that does not exist is asked for, seldom in the end, and followed when it comes", async () => {
+  for (const json of [{ type: "urn:seckill:unknown-item" }, { type: "urn:seckill:invalid-request" }]) {
+    answer({ status: 404, json });
+    const { said } = await followed();
+    assert.deepEqual([said, streams], [["missing", "asking"], []]);
+    for (let turn = 0; turn < 12; turn += 1) await elapse();
+    around(timers.at(-1).ms, 300_000);
+    said.length = 0;
+    answer({ json: LEVEL });
+    await elapse();
+    assert.deepEqual([said, streams.length], [[5, "asking"], 1]);
+    timers.length = streams.length = 0;
+  }
+});
+
+test("after the sale nobody listens, and it is asked for seldom", async () => {
   answer({ json: LEVEL });
-  around(await elapse(), 15_000);
-  assert.deepEqual([said.slice(2), streams.length], [[5, "asking"], 1]);
+  const { said } = await followed({ isOver: () => true });
+  for (let turn = 0; turn < 12; turn += 1) await elapse();
+  around(timers.at(-1).ms, 300_000);
+  assert.deepEqual([streams, said.at(-1)], [[], "asking"]);
+});
+
+test("a page without news for an hour asks for nothing, until somebody is here or a sale is about to start", async (t) => {
+  let later = 0;
+  const real = performance.now.bind(performance);
+  t.mock.method(performance, "now", () => real() + later);
+  const requests = answer({ json: LEVEL });
+  const { said } = await followed();
+  streams[0].open();
+  later = 3_601_000;
+  await elapse();
+  assert.deepEqual([said.at(-1), timers, streams.map(({ readyState }) => readyState)], ["resting", [], [EventSource.CLOSED]]);
+  const asked = requests.length;
+  dispatchEvent(new Event("pointerdown"));
+  await settle();
+  assert.deepEqual([requests.length, said.at(-1), streams.length], [asked + 1, "asking", 2]);
+
+  anew();
+  answer({ json: LEVEL });
+  const before = await followed({ startOf: () => LEVEL.now + 10_000 });
+  later += 3_601_000;
+  answer({ json: { ...LEVEL, now: LEVEL.now + 3_601 } });
+  await elapse();
+  assert.equal(before.said.at(-1), "resting");
+  const pause = timers.at(-1).ms;
+  assert.ok(pause > 6_300_000 && pause < 6_400_000, String(pause));
+  await elapse();
+  assert.equal(before.said.at(-1), "asking");
 });
 
 test("a hidden page neither listens nor asks, and looks again when it is seen", async () => {

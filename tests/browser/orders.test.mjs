@@ -5,13 +5,14 @@ import { beforeEach, test } from "node:test";
 import { answer, anew, elapse, settle, timers, visit } from "./stand_in.mjs";
 import { browser } from "./static/keep.js";
 import { skuOf } from "./static/order_id.js";
-import { addressOf, lookUp, ordersOf, shopOf, shorten } from "./static/orders.js";
+import { addressOf, homeOf, lookUp, ordersOf, shopOf, shorten } from "./static/orders.js";
 
 const GONE = { status: 404, json: { type: "urn:seckill:http-404" } };
 
 beforeEach(() => {
   anew();
   browser.remove("orders.phone");
+  browser.remove("sale.phone");
 });
 
 test("orders whose numbers begin alike get as many groups as it takes", () => {
@@ -31,6 +32,7 @@ test("language and signed buyer go along to an order's page and back", () => {
   visit("/?sku=phone&lang=zh#buyer=x.y.z", "en");
   assert.equal(addressOf("phone~1~aa"), "/shop/order?id=phone%7E1%7Eaa&lang=zh#buyer=x.y.z");
   assert.deepEqual([shopOf("phone"), shopOf("default")], ["/?sku=phone&lang=zh#buyer=x.y.z", "/?lang=zh#buyer=x.y.z"]);
+  assert.equal(homeOf(), "/?lang=zh#buyer=x.y.z");
 });
 
 test("an order is known, gone, or nobody can say", async () => {
@@ -52,12 +54,12 @@ test("an order is known, gone, or nobody can say", async () => {
 test("orders are kept newest first, fifty at most, each with its buyer", () => {
   let changes = 0;
   const orders = ordersOf("phone", () => (changes += 1));
-  for (let number = 1; number <= 51; number += 1) orders.add(`phone~${number}~aa`, "ann");
+  for (let number = 1; number <= 51; number += 1) orders.add(`phone~${number}~aa`, "ann", 1);
   assert.deepEqual([orders.all().length, orders.all()[0].order, orders.all().at(-1).order], [50, "phone~51~aa", "phone~2~aa"]);
   assert.deepEqual([orders.all()[0].by, orders.all()[0].gone, changes], ["ann", false, 51]);
   assert.deepEqual(ordersOf("book", () => {}).all(), []);
   const { at } = orders.all().at(-1);
-  orders.add("phone~2~aa", "ann");
+  orders.add("phone~2~aa", "ann", 1);
   assert.deepEqual([orders.all().length, orders.all()[0].order, orders.all()[0].at], [50, "phone~2~aa", at]);
 });
 
@@ -70,7 +72,7 @@ test("a purchase in another tab is told", () => {
 
 test("orders are asked about when nothing was heard of them for a minute, or at once after a new sale", async (t) => {
   const orders = ordersOf("phone", () => {});
-  orders.add("phone~1~aa", "ann");
+  orders.add("phone~1~aa", "ann", 1);
   const requests = answer(GONE);
   await orders.check();
   assert.deepEqual(requests, []);
@@ -87,7 +89,7 @@ test("orders are asked about when nothing was heard of them for a minute, or at 
 
 test("until somebody can say, orders are what they were; it asks again", async () => {
   const orders = ordersOf("phone", () => {});
-  orders.add("phone~1~aa", "ann");
+  orders.add("phone~1~aa", "ann", 1);
   answer({ status: 503, json: {} });
   await orders.check(true);
   assert.equal(orders.all()[0].gone, false);
@@ -97,9 +99,32 @@ test("until somebody can say, orders are what they were; it asks again", async (
   assert.deepEqual(timers, []);
 });
 
+test("while nobody can say it asks less and less often, and then no more", async () => {
+  const orders = ordersOf("phone", () => {});
+  orders.add("phone~1~aa", "ann", 1);
+  answer({ status: 503, json: {} });
+  await orders.check(true);
+  const pauses = [];
+  while (timers.length > 0) pauses.push(await elapse());
+  assert.deepEqual(pauses, [15_000, 30_000, 60_000, 120_000, 240_000, 480_000]);
+});
+
+test("another sale has all orders asked about, once, and what others do has none", async () => {
+  const orders = ordersOf("phone", () => {});
+  orders.add("phone~1~aa", "ann", 2);
+  const requests = answer(GONE);
+  for (const sale of ["s1", "s1", null]) orders.belongTo(sale);
+  while (timers.length > 0) await elapse();
+  assert.equal(requests.length, 1);
+  assert.deepEqual([orders.all()[0].gone, orders.all()[0].quantity], [true, 2]);
+  ordersOf("phone", () => {}).belongTo("s2"); // the page was loaded again meanwhile
+  while (timers.length > 0) await elapse();
+  assert.equal(requests.length, 2);
+});
+
 test("a new sale during a check has all orders asked about again", async () => {
   const orders = ordersOf("phone", () => {});
-  orders.add("phone~1~aa", "ann");
+  orders.add("phone~1~aa", "ann", 1);
   const requests = answer({ json: {} }, GONE);
   orders.check(true);
   orders.check(true);
@@ -109,7 +134,7 @@ test("a new sale during a check has all orders asked about again", async () => {
 
 test("how an order stood is kept: one that was given back is none of the buyer's any more", async () => {
   const orders = ordersOf("phone", () => {});
-  orders.add("phone~1~aa", "ann");
+  orders.add("phone~1~aa", "ann", 1);
   assert.equal(orders.all()[0].state, null);
   answer({ json: { quantity: 1, state: "refunded" } });
   await orders.check(true);

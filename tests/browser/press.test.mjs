@@ -4,8 +4,9 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { answer, anew, define, elapse, settle, timers, visit } from "./stand_in.mjs";
 import { browser, tab } from "./static/keep.js";
-import { buyerName, knownBuyer, press, unanswered } from "./static/press.js";
+import { buyerName, forget, knownBuyer, press, unanswered } from "./static/press.js";
 
+const WISH = { quantity: 1, holds: false, sale: "s1", price: 100 };
 const SOLD = { json: { outcome: "sold", order: "x~1~aa" } };
 
 beforeEach(() => {
@@ -16,10 +17,10 @@ beforeEach(() => {
 const keys = (requests) => requests.map(({ headers }) => headers["Idempotency-Key"]);
 
 /** Press, let all pauses elapse, and return the outcome, the pauses, and what `onRetry` was told. */
-async function pressed() {
+async function pressed(wish = WISH) {
   const [told, pauses] = [[], []];
   let outcome;
-  press("phone", (...tries) => told.push(tries)).then((found) => (outcome = found));
+  press("phone", wish, (...tries) => told.push(tries)).then((found) => (outcome = found));
   await settle();
   while (outcome === undefined) {
     if (timers.length > 0) pauses.push(await elapse());
@@ -65,6 +66,21 @@ test("after five tries its outcome is unknown; the next press asks about the sam
   const heard = answer(SOLD);
   await pressed();
   assert.deepEqual(keys(heard), [keys(unheard)[0]]);
+});
+
+test("a press that is sent again asks for what it asked for, whatever is wished by then", async () => {
+  await pressed({ ...WISH, quantity: 3, holds: true });
+  const requests = answer({ json: { outcome: "held" } });
+  await pressed();
+  assert.deepEqual([requests[0].path, JSON.parse(requests[0].body).quantity], ["/holds", 3]);
+});
+
+test("a press without an answer is not sent again by itself at another price, and never in another sale", async () => {
+  await pressed();
+  const states = [{}, { sale: "s1", price: 100 }, { sale: "s1", price: 200 }, { sale: "s2", price: 100 }, { sale: null, price: 100 }];
+  assert.deepEqual(states.map((now) => unanswered("phone", now)), ["fresh", "fresh", "old", "over", "fresh"]);
+  forget("phone");
+  assert.equal(unanswered("phone"), null);
 });
 
 test("a guest who only looks gets no name", () => {

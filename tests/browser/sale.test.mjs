@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { anew, visit } from "./stand_in.mjs";
 import { choose } from "./static/language.js";
-import { countdown, phaseOf, wordsOf } from "./static/sale.js";
+import { countdown, opening, pauseText, phaseOf, wordsOf } from "./static/sale.js";
 
 beforeEach(anew);
 
@@ -19,9 +19,19 @@ test("a sale is before its start, open, sold out or ended, by the service's cloc
   assert.equal(phaseOf({ ...paused, stock: 0, paused: "" }, 100), "sold_out");
 });
 
-test("a countdown has two digits each, and days only if there are any", () => {
-  assert.deepEqual([0, 59, 60, 3_599, 3_600, 86_399].map(countdown), ["00:00:00", "00:00:59", "00:01:00", "00:59:59", "01:00:00", "23:59:59"]);
+test("a countdown has two digits each, and hours and days only if there are any", () => {
+  assert.deepEqual([0, 59, 60, 3_599, 3_600, 86_399].map(countdown), ["00:00", "00:59", "01:00", "59:59", "01:00:00", "23:59:59"]);
   assert.deepEqual([86_400, 100 * 86_400 + 3_661].map(countdown), ["1 d 00:00:00", "100 d 01:01:01"]);
+});
+
+test("an opening has its day if that is not today", () => {
+  const noon = new Date(2026, 10, 11, 12).getTime() / 1_000;
+  assert.match(opening({ starts_at: noon + 3_600 }, noon), /^Opens at 1(3:00|:00 PM)$/u);
+  assert.match(opening({ starts_at: noon + 86_400 }, noon), /^Opens on .*12.*$/u);
+});
+
+test("a pause is told in the reader's language, if it was said in it", () => {
+  assert.deepEqual([{ paused: "Tea" }, { paused: "Tea", paused_zh: "茶", paused_en: "Tea time" }].map(pauseText), ["Tea", "Tea time"]);
 });
 
 test("an error has words of ours, or its status, and never the service's", () => {

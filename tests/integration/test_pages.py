@@ -52,8 +52,10 @@ async def judge(http: httpx.AsyncClient, path: str, digest: str) -> None:
     if name.endswith(".html"):
         as_it_is = as_it_is.replace(b'"/static/', f'"/static/{digest}/'.encode())
     if path in ("/", "/shop/order?id=default~1-1~abc"):
-        told = html.escape(built_in().told["default"])
-        as_it_is = as_it_is.replace(b'content="{}"', f'content="{told}"'.encode())
+        as_it_is = with_meta(as_it_is, "item", built_in().told["default"])
+    if not path.startswith("/static/"):
+        shop = {"name": None, "list": False, "most": 100, "pay": ""}
+        as_it_is = with_meta(as_it_is, "shop", json.dumps(shop))
     assert answer.content == as_it_is
     assert answer.headers["content-type"].partition(";")[0] == mimetypes.guess_type(name)[0]
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
@@ -74,6 +76,11 @@ async def judge(http: httpx.AsyncClient, path: str, digest: str) -> None:
     assert (known.status_code, known.content) == (304, b"")
     assert known.headers["content-security-policy"] == answer.headers["content-security-policy"]
     assert known.headers["cache-control"] == keep
+
+
+def with_meta(page: bytes, name: str, told: str) -> bytes:
+    meta = '<meta name="%s" content="%s">'
+    return page.replace((meta % (name, "{}")).encode(), (meta % (name, html.escape(told))).encode())
 
 
 @pytest.mark.parametrize("path", ["/", "/static/shop.js", "/static/common.css", "/static/lamp.svg"])
@@ -115,7 +122,9 @@ async def test_what_a_page_is_told_of_its_item(etcd: EtcdMember, valkey: Valkey,
     """The catalogue's text, whatever it is, is in one attribute; pictures are cached for good, and run no script."""
     name = """"><script>alert('&amp;')</script>"""
     (tmp_path / "a.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>')
-    (tmp_path / "items.toml").write_text(f"[items.tea]\nname = {json.dumps(name)}\npicture = 'a.svg'\n")
+    (tmp_path / "items.toml").write_text(
+        f"shop = {{ en = 'Tea & <b>', zh = '茶' }}\n[items.tea]\nname = {json.dumps(name)}\npicture = 'a.svg'\n"
+    )
     async with client(etcd.endpoint, valkey.url, catalogue=tmp_path / "items.toml") as http:
         pages = [(await http.get(path)).text for path in ("/?sku=tea", "/shop/order?id=tea~1-1~abc")]
         nothing = [(await http.get(path)).text for path in ("/?sku=coffee", "/shop/order?id=coffee~1-1~abc")]
@@ -126,6 +135,13 @@ async def test_what_a_page_is_told_of_its_item(etcd: EtcdMember, valkey: Valkey,
             assert "<" not in told
             item = json.loads(html.unescape(told))
             assert item["name"]["zh"] == name
+        (shop,) = {text for page in pages for text in re.findall('<meta name="shop" content="([^"]*)">', page)}
+        assert json.loads(html.unescape(shop)) == {
+            "name": {"en": "Tea & <b>", "zh": "茶"},
+            "list": True,
+            "most": 100,
+            "pay": "",
+        }
         for page in nothing:
             assert '<meta name="item" content="{}">' in page
         picture = await http.get(item["picture"])

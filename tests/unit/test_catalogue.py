@@ -39,7 +39,8 @@ def test_one_of_ones_own(tmp_path: Path) -> None:
     pictures = {"a": "pictures/a.SVG", "b": "b.png", "c": "c.webp", "d": "d.jpeg", "same": "b.png"}
     items = "".join(f'[items.{sku}]\nname = "{sku}"\npicture = "{picture}"\n' for sku, picture in pictures.items())
     text = items + '[items."e.1_-"]\nname = { en = "Tea", zh = "茶" }\n'
-    found = catalogue.read(written(tmp_path, text))
+    found = catalogue.read(written(tmp_path, f"shop = 'Teas'\n{text}"))
+    assert found.shop == {"en": "Teas", "zh": "Teas"}
     told = {sku: json.loads(text) for sku, text in found.told.items()}
     assert told["e.1_-"] == {"name": {"en": "Tea", "zh": "茶"}, "picture": None}
     assert told["a"]["name"] == {"en": "a", "zh": "a"}
@@ -52,7 +53,15 @@ def test_one_of_ones_own(tmp_path: Path) -> None:
         "same": "image/png",
     }
     assert len(found.pictures) == 4
-    assert catalogue.read(written(tmp_path, "")).told == {}
+    nothing = catalogue.read(written(tmp_path, ""))
+    assert (nothing.told, nothing.shop, nothing.has_list) == ({}, None, False)
+
+
+@pytest.mark.parametrize(("skus", "is_one"), [(["default"], False), (["tea"], True), (["default", "tea"], True)])
+def test_when_it_is_a_list(tmp_path: Path, skus: list[str], is_one: bool) -> None:
+    """The shop begins with a list of the items, unless the one without a name is all there is."""
+    items = "".join(f'[items.{sku}]\nname = "{sku}"\n' for sku in skus)
+    assert catalogue.read(written(tmp_path, items)).has_list is is_one
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
-// The catalogue: what the shop sells, each with the way to its own page.
+// The catalogue: what the shop sells, each with how its sale stands and the way to its own page.
 
-import { money, number, part, write } from "./page.js";
+import { follow } from "./level.js";
+import { begin, money, number, part, shopTitle, write } from "./page.js";
 import { behind } from "./press.js";
+import { countdown, opening, pauseText, phaseOf, when } from "./sale.js";
 import { texts } from "./texts.js";
 
-const EVERY_MS = 5_000;
-const PATIENCE_MS = 10_000;
+const SOON_S = 86_400; // an opening is counted down from so long before
 
 const told = JSON.parse(document.querySelector("meta[name=item]").content);
-const states = new Map(); // by sku: the elements that say what it costs, and how many are left
+const cards = new Map(); // by sku: what of the card changes
+
+let levels = new Map(); // by sku
+let reached = false; // the service has said which items are there
+let timer;
 
 /** The item's own page; a buyer's name in the address is kept. */
 function addressOf(sku) {
@@ -17,62 +22,83 @@ function addressOf(sku) {
   return `/?${query}${behind()}`;
 }
 
+function make(tag, className, ...content) {
+  const element = document.createElement(tag);
+  element.className = className;
+  element.append(...content);
+  return element;
+}
+
+function pictureOf(address) {
+  const picture = make("img", "thumb");
+  picture.alt = "";
+  picture.width = picture.height = 480;
+  picture.addEventListener("error", () => picture.remove()); // an instance of another release may not have it
+  picture.src = address;
+  return picture;
+}
+
 function card([sku, { name, picture }]) {
-  const made = document.createElement("li");
-  const link = document.createElement("a");
-  link.className = "card";
+  const [cost, state, remark, fill] = [make("strong", "cost"), make("strong", "standing"), make("span", "quiet"), make("span", "fill")];
+  const link = make("a", "card", ...(picture ? [pictureOf(picture)] : []));
+  link.append(make("span", "words", make("strong", "name", name[texts.words]), cost, make("span", "how", state, remark), make("span", "bar", fill)));
   link.href = addressOf(sku);
-  const image = document.createElement(picture ? "img" : "span");
-  image.className = "thumb";
-  if (picture) {
-    image.alt = "";
-    image.src = picture;
-    image.addEventListener("error", () => (image.hidden = true)); // an instance of another release may not have it
+  cards.set(sku, { link, cost, state, remark, fill });
+  return make("li", "", link);
+}
+
+/** How the sale of an item stands, in two texts. */
+function standing(level, phase, now) {
+  const { starts_at, ends_at, stock } = level;
+  if (phase === "before") return [opening(level, now), starts_at - now < SOON_S ? texts.startsIn(countdown(Math.ceil(starts_at - now))) : ""];
+  if (phase === "paused") return [texts.phases.paused, pauseText(level)];
+  if (phase !== "open") return [texts.phases[phase], texts.remarks[phase] ?? ""];
+  return [texts.left(number.format(stock)), ends_at === null ? "" : texts.until(when(ends_at, now))];
+}
+
+function show() {
+  clearTimeout(timer);
+  const now = shelf.clock.now;
+  let counting = false;
+  for (const [sku, { link, cost, state, remark, fill }] of cards) {
+    const level = levels.get(sku);
+    const phase = level ? phaseOf(level, now) : reached ? "missing" : "unknown";
+    const total = level ? (level.initial ?? level.stock + level.held + level.lucky) : 0;
+    const [first, second] = level ? standing(level, phase, now) : [reached ? texts.comesLater : "", ""];
+    counting ||= [level?.starts_at, level?.ends_at].some((moment) => moment > now);
+    link.dataset.phase = phase;
+    for (const [element, text] of [
+      [cost, level && level.price !== null ? money(level.price, level.currency) : ""],
+      [state, first],
+      [remark, second],
+    ]) {
+      if (element.textContent !== text) element.textContent = text;
+    }
+    fill.style.transform = `scaleX(${total ? Math.min(1, level.stock / total) : 0})`;
   }
-  const [title, cost, state] = ["strong", "span", "span"].map((tag) => document.createElement(tag));
-  title.textContent = name[texts.words];
-  state.className = "quiet";
-  states.set(sku, { cost, state });
-  const words = document.createElement("span");
-  words.className = "words";
-  words.append(title, cost, state);
-  link.append(image, words);
-  made.append(link);
-  return made;
+  if (counting) timer = setTimeout(show, 1_000);
 }
 
-function stateOf({ stock, held, starts_at, ends_at, paused, now }) {
-  if (starts_at !== null && now < starts_at) return texts.news.before;
-  if (ends_at !== null && now >= ends_at) return texts.phases.ended;
-  if (paused) return texts.phases.paused;
-  return stock > 0 ? texts.left(number.format(stock)) : texts.phases[held > 0 ? "all_held" : "sold_out"];
-}
-
-async function look(sku) {
-  try {
-    const answer = await fetch(`/stock?sku=${encodeURIComponent(sku)}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
-    const { cost, state } = states.get(sku);
-    if (answer.status === 404) state.textContent = texts.comesLater;
-    if (!answer.ok) return;
-    const level = await answer.json();
-    state.textContent = stateOf(level);
-    cost.textContent = level.price === null ? "" : money(level.price, level.currency);
-  } catch {
-    // it stays as it was
-  }
-}
-
-async function lookAtAll() {
-  if (!document.hidden) await Promise.all([...states.keys()].map(look));
-  setTimeout(lookAtAll, EVERY_MS * (0.75 + Math.random() / 2)); // thousands of pages don't ask in step
-}
-
-document.documentElement.lang = texts.language;
-document.title = texts.title;
+begin();
+document.title = shopTitle;
 write("title", texts.title);
 write("back", texts.toControl);
 part("back").hidden = !new URLSearchParams(location.search).has("back");
 part("back").href = `/control${location.search}`;
+part("items").classList.toggle("pictured", Object.values(told).every(({ picture }) => picture));
 part("items").replaceChildren(...Object.entries(told).map(card));
+const shelf = follow({ path: "/stock/list", live: "/stock/list/live" }, {
+  isOver: ({ items }, now) => items.every((level) => phaseOf(level, now) === "ended"),
+  startOf: ({ items }) => Math.min(...items.map(({ starts_at }) => starts_at ?? Infinity)),
+  onLevel: ({ items }) => {
+    levels = new Map(items.map((level) => [level.sku, level]));
+    reached = true;
+    show();
+  },
+  onConnection: (state) => {
+    part("connection").dataset.state = state;
+    write("connection", texts.connection[state]);
+  },
+});
+show();
 part("shop").hidden = false;
-lookAtAll();

@@ -1,13 +1,15 @@
 // A hold: units that are this buyer's until they are paid, or the time to pay is over. The service says which.
 
 import { browser } from "./keep.js";
-import { knownBuyer } from "./press.js";
+import { skuOf } from "./order_id.js";
+import { buyerName, knownBuyer } from "./press.js";
 
 const PATIENCE_MS = 15_000;
 const LOOK_MS = 10_000; // while nothing is expected
 const PAYING_MS = 2_000; // while a payment is, or an end
 const AWAITED_S = 180; // a payment may still be on its way for so long after the end
 const LATE_MS = 30_000; // while one may come all the same
+const SLOWEST_MS = 60_000; // while nobody answers
 const OLD_S = 3_600; // a hold that ended so long ago is no news
 
 /**
@@ -29,9 +31,21 @@ export function pauseOf(view, now) {
   if (view === null) return PAYING_MS;
   const { state, extended, pay_by } = view;
   const left = pay_by - now;
-  if (state === "held") return extended || left <= 0 ? PAYING_MS : Math.min(LOOK_MS, 1_000 * left);
+  if (state === "held" && left > -AWAITED_S) return extended || left <= 0 ? PAYING_MS : Math.min(LOOK_MS, 1_000 * left);
+  if (state === "held") return left < -OLD_S ? null : LATE_MS; // its end is late
   if (!["expired", "cancelled"].includes(state) || !extended || left < -OLD_S) return null;
   return left < -AWAITED_S ? LATE_MS : state === "expired" ? PAYING_MS : LOOK_MS;
+}
+
+/** The way back to this page from where it is paid; a browser that keeps nothing learns from it which hold that was. */
+export const backTo = (id) => `${location.origin}${location.pathname}${location.search}#hold=${encodeURIComponent(id)}`;
+
+/** The hold with which somebody has come back, if it is one of this item. */
+function broughtBack(sku) {
+  const found = new URLSearchParams(location.hash.slice(1)).get("hold");
+  if (found === null) return null;
+  history.replaceState(history.state, "", location.pathname + location.search);
+  return skuOf(found) === sku ? found : null;
 }
 
 /**
@@ -42,7 +56,14 @@ export function pauseOf(view, now) {
 export function holdOf(sku, clock, { onChange, onPaid }) {
   const name = () => `hold.${sku}.${knownBuyer() ?? ""}`;
   let view = null;
+  let failed = 0; // looks, one after the other
   let timer;
+
+  const brought = broughtBack(sku);
+  if (brought !== null && browser.get(name()) === null) {
+    buyerName(); // a guest who has paid gets a name
+    browser.set(name(), { id: brought });
+  }
 
   const id = () => browser.get(name())?.id ?? null;
   const now = () => clock.now ?? view?.now;
@@ -55,8 +76,8 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
 
   /** It was held, or a payment was perhaps on its way, when this browser last heard of it. */
   function stood() {
-    const { state, extended, pay_by } = browser.get(name()) ?? {};
-    return state === "held" || (state === "expired" && extended && pay_by > Date.now() / 1_000 - OLD_S);
+    const { id, state, extended, pay_by } = browser.get(name()) ?? {};
+    return state === "held" || (id !== undefined && state === undefined) || (state === "expired" && extended && pay_by > Date.now() / 1_000 - OLD_S);
   }
 
   function hear(said) {
@@ -69,7 +90,9 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
   function schedule() {
     clearTimeout(timer);
     const pause = id() === null ? null : pauseOf(view, now());
-    if (pause !== null) timer = setTimeout(() => (document.hidden ? schedule() : ask()), pause * (1 + Math.random() / 8));
+    if (pause === null) return;
+    const longer = Math.min(pause * 2 ** Math.min(failed, 9), Math.max(pause, SLOWEST_MS));
+    timer = setTimeout(() => document.hidden || ask(), longer * (1 + Math.random() / 8)); // one that is hidden asks when it is seen
   }
 
   /** Look, or "extend" or "cancel". Resolves with the answer, or with null: none came. */
@@ -78,6 +101,7 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
     if (mine === null) return null;
     clearTimeout(timer);
     const sent = performance.now();
+    failed += 1; // until it has not
     try {
       const answer = await fetch(`/holds/${encodeURIComponent(mine)}${verb ? `/${verb}` : ""}`, {
         method: verb ? "POST" : "GET",
@@ -87,6 +111,7 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
       const said = await answer.json();
       const lost = said.outcome === "not_found" || ["urn:seckill:http-404", "urn:seckill:invalid-request"].includes(said.type);
       if (!answer.ok && !lost) return null;
+      failed = 0;
       if (mine !== id()) return null; // another tab has a newer one
       if (answer.ok) clock.hear(said.now, sent, performance.now());
       if (said.state === "confirmed") onPaid(mine);

@@ -1,10 +1,14 @@
 // How many units are left, by server-sent events or by polling; and what time it is at the service.
 
 const LIVE_PAUSE_MS = 60_000; // between polls while events come: they set the clock, and notice a dead connection
-const ASKING_PAUSE_MS = 3_000; // while we are not
-const MISSING_PAUSE_MS = 15_000; // while there is no such item
+const FIRST_PAUSE_MS = 3_000; // between polls else; longer each time that they tell nothing new
+const ASKING_PAUSE_MS = 30_000; // the longest while we may not listen, or nobody answers
+const SELDOM_PAUSE_MS = 300_000; // the longest while there is no such item, or its sale is over
 const REFUSED_PAUSE_MS = 60_000; // until we ask for events again
+const REST_AFTER_MS = 3_600_000; // without news; then nothing is asked until somebody is here again
+const TIMER_MAX_S = 2_000_000; // what a browser's timer can wait for
 const PATIENCE_MS = 10_000;
+const NO_ITEM = ["urn:seckill:unknown-item", "urn:seckill:invalid-request"]; // any other refusal is a proxy's
 
 /** The service's clock, from the answer with the shortest round trip; half of that was the way back. */
 export class Clock {
@@ -30,39 +34,62 @@ export class Clock {
   }
 }
 
+/** A level without what changes although nothing has happened. */
+const newsOf = (level) => JSON.stringify(level, (name, value) => (["now", "audit"].includes(name) ? undefined : value));
+
 /**
- * Follow an item for as long as somebody looks at the page.
+ * Follow what a path tells of an item, or of several, for as long as somebody looks at the page; `live` is that of its stream.
  *
- * `onLevel` gets what `GET /stock` answers, `onMissing` nothing, `onConnection` "live", "asking" or "lost".
+ * `onLevel` gets what the path answers, `onMissing` nothing, `onConnection` "live", "asking", "lost" or "resting"; `isOver(level, now)`
+ * says whether the sale is over; `startOf(level)` when it starts, or null.
  */
-export function follow(sku, { onLevel, onMissing, onConnection }) {
-  const query = `?sku=${encodeURIComponent(sku)}`;
+export function follow({ path, live }, { onLevel, onMissing = () => {}, onConnection, isOver = () => false, startOf = () => null }) {
   const clock = new Clock();
   let stream = null;
   let streamAfter = 0;
   let timer;
+  let pauseMs = FIRST_PAUSE_MS;
   let told = 0;
+  let level = null;
+  let newAt = performance.now();
   let reached = true;
   let missing = false;
+  let resting = false;
 
   const isLive = () => stream?.readyState === EventSource.OPEN;
-  const report = () => onConnection(!reached ? "lost" : isLive() ? "live" : "asking");
+  const isQuiet = () => missing || (level !== null && isOver(level, clock.now));
+  const report = () => onConnection(resting ? "resting" : !reached ? "lost" : isLive() ? "live" : "asking");
+
+  function hear(said) {
+    if (missing || level === null || newsOf(said) !== newsOf(level)) begin();
+    level = said;
+    missing = false;
+    onLevel(said);
+  }
+
+  /** There is something new, or somebody is here: be quick again. */
+  function begin() {
+    newAt = performance.now();
+    pauseMs = FIRST_PAUSE_MS;
+  }
 
   async function look() {
     const sent = performance.now();
     const toldBefore = told;
     try {
-      const answer = await fetch(`/stock${query}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+      const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
       const received = performance.now();
-      if (answer.ok) {
-        const level = await answer.json();
-        clock.hear(level.now, sent, received);
-        if (told === toldBefore) onLevel(level); // else an event brought something newer meanwhile
-      } else if (answer.status < 500) {
+      const said = await answer.json().catch(() => null);
+      reached = answer.ok ? said !== null : NO_ITEM.includes(said?.type);
+      if (reached && answer.ok) {
+        clock.hear(said.now, sent, received);
+        if (told === toldBefore) hear(said); // else an event brought something newer meanwhile
+      } else if (reached) {
+        missing = true;
+        level = null;
         onMissing();
       }
-      missing = !answer.ok && answer.status < 500;
-      reached = answer.status < 500;
+      pauseMs = Math.max(pauseMs, 1_000 * (Number(answer.headers.get("Retry-After")) || 0));
     } catch {
       reached = false;
       streamAfter = 0; // an instance that refused may have been about to stop: ask the next one again
@@ -73,7 +100,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
   }
 
   function listen() {
-    stream = new EventSource(`/stock/live${query}`);
+    stream = new EventSource(live);
     stream.onopen = () => {
       reached = true;
       report();
@@ -82,7 +109,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
       told += 1;
       reached = true;
       report();
-      onLevel(JSON.parse(data));
+      hear(JSON.parse(data));
     };
     stream.onerror = () => {
       if (stream.readyState === EventSource.CLOSED) {
@@ -92,7 +119,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
         reached = false; // it tries again by itself
       }
       report();
-      schedule(ASKING_PAUSE_MS / 3);
+      schedule(FIRST_PAUSE_MS / 3);
     };
   }
 
@@ -104,24 +131,43 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
   async function turn() {
     await look();
     if (document.hidden) return;
-    if (stream === null && reached && !missing && performance.now() >= streamAfter) listen();
-    schedule(isLive() && reached ? LIVE_PAUSE_MS : missing ? MISSING_PAUSE_MS : ASKING_PAUSE_MS);
+    if (isQuiet()) close();
+    else if (stream === null && reached && performance.now() >= streamAfter) listen();
+    if (performance.now() > newAt + REST_AFTER_MS) return rest();
+    if (isLive() && reached) return schedule(LIVE_PAUSE_MS);
+    schedule(pauseMs);
+    pauseMs = Math.min(1.5 * pauseMs, isQuiet() ? SELDOM_PAUSE_MS : ASKING_PAUSE_MS);
   }
 
-  function schedule(pauseMs) {
+  /** Ask for nothing any more, until somebody is here again, or a sale is about to start. */
+  function rest() {
+    close();
+    resting = true;
+    report();
+    const left = level === null ? null : startOf(level) - clock.now;
+    if (left > 0 && left < TIMER_MAX_S) timer = setTimeout(wake, 1_000 * left * (1 - Math.random() / 100));
+  }
+
+  function wake() {
+    if (document.hidden) return;
     clearTimeout(timer);
-    timer = setTimeout(turn, pauseMs * (0.75 + Math.random() / 2)); // thousands of pages don't ask in step
+    resting = false;
+    begin();
+    clock.doubt();
+    turn();
+  }
+
+  function schedule(pause) {
+    clearTimeout(timer);
+    timer = setTimeout(turn, pause * (0.75 + Math.random() / 2)); // thousands of pages don't ask in step
   }
 
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
-    if (document.hidden) {
-      close();
-    } else {
-      clock.doubt();
-      turn();
-    }
+    if (document.hidden) close();
+    else wake();
   });
+  for (const sign of ["pointerdown", "keydown", "focus"]) addEventListener(sign, () => resting && wake());
   turn();
 
   return { clock, look, isLive };

@@ -1,12 +1,15 @@
-// An order, for people: the page asks until an instance knows.
+// An order, for people: the page asks until an instance knows, and again while it is not paid.
 
 import { browser } from "./keep.js";
 import { skuOf } from "./order_id.js";
 import { lookUp, shopOf, shorten } from "./orders.js";
-import { copyButton, nameOf, number, part, showPicture, write } from "./page.js";
+import { begin, copyButton, money, nameOf, number, part, shopTitle, showPicture, write } from "./page.js";
 import { texts } from "./texts.js";
 
-const PAUSE_MS = 3_000;
+const FIRST_PAUSE_MS = 3_000; // doubled while nobody can say
+const HELD_PAUSE_MS = 10_000; // while it waits for its payment
+const LAST_PAUSE_MS = 480_000; // after it nothing is asked until the page is seen again
+const FACTS = ["quantity", "amount", "when", "number"];
 const moment = new Intl.DateTimeFormat(texts.locale, { dateStyle: "medium", timeStyle: "short" });
 
 const order = new URLSearchParams(location.search).get("id") ?? "";
@@ -14,12 +17,18 @@ const sku = skuOf(order);
 const kept = (browser.get(`orders.${sku}`) ?? []).find((one) => one.order === order);
 const short = shorten(order, []);
 
-function show(state, quantity, at) {
+let pauseMs = FIRST_PAUSE_MS;
+let timer;
+
+function show(state, { quantity, amount, to_pay: toPay, currency } = {}, at = undefined) {
+  const costs = amount ?? toPay ?? null;
   part("shop").dataset.state = state;
   write("state", texts.states[state][0]);
   write("remark", texts.states[state][1]);
+  write("amount-title", (amount ?? null) === null ? texts.facts.toPay : texts.facts.paid);
   for (const [fact, text] of [
     ["quantity", quantity && number.format(quantity)],
+    ["amount", costs === null || !currency || state === "over" ? undefined : money(costs, currency)],
     ["when", at && moment.format(at)],
   ]) {
     write(fact, text ?? "");
@@ -28,29 +37,45 @@ function show(state, quantity, at) {
 }
 
 async function look() {
+  clearTimeout(timer);
   const found = await lookUp(order);
   if (found === null) {
     show("away", undefined, kept?.at);
-    setTimeout(look, PAUSE_MS * (0.75 + Math.random() / 2));
+    again(pauseMs);
+    pauseMs *= 2;
   } else if (found.gone) {
     show("gone", undefined, kept?.at);
   } else {
-    const state = { held: "held", expired: "over", cancelled: "over", refunded: "over" }[found.state] ?? "bought";
-    show(state, found.quantity, found.sold_at * 1_000);
+    const state = { held: "held", expired: "over", cancelled: "over", refunded: "refunded" }[found.state] ?? "bought";
+    show(state, found, found.sold_at * 1_000);
+    pauseMs = FIRST_PAUSE_MS;
+    if (state === "held") again(HELD_PAUSE_MS);
   }
 }
 
-document.documentElement.lang = texts.language;
-document.title = `${texts.order} ${short} · ${texts.title}`;
+function again(pause) {
+  clearTimeout(timer);
+  if (pause <= LAST_PAUSE_MS && !document.hidden) timer = setTimeout(look, pause * (0.75 + Math.random() / 2));
+}
+
+begin();
+document.title = `${texts.order} ${short} · ${shopTitle}`;
 write("title", texts.order);
 write("item", sku === "" ? texts.noOrder : nameOf(sku));
-for (const fact of ["quantity", "when", "number"]) write(`${fact}-title`, texts.facts[fact]);
+for (const fact of FACTS) if (texts.facts[fact]) write(`${fact}-title`, texts.facts[fact]);
 write("number", short);
 write("whole", order);
 write("back", texts.back);
 part("back").href = shopOf(sku === "" ? "default" : sku);
+part("back").hidden = sku === "";
 if (order !== "") part("copy").append(copyButton(order, short));
 showPicture();
 show("looking", undefined, kept?.at);
 part("shop").hidden = false;
 look();
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(timer);
+  if (document.hidden || !["away", "held"].includes(part("shop").dataset.state)) return;
+  pauseMs = FIRST_PAUSE_MS;
+  look();
+});

@@ -7,7 +7,9 @@ import { behind } from "./press.js";
 const MOST = 50;
 const KNOWN_MS = 60_000; // how long an answer about an order is valid
 const GONE_MS = 3_600_000; // an order that is gone seldom comes back
-const AGAIN_MS = 15_000; // when no answer came
+const AGAIN_MS = 15_000; // when no answer came; doubled each time,
+const AGAIN_MAX_MS = 480_000; // and after this no more until the page has a reason to
+const SPREAD_MS = 3_000; // thousands of pages hear of a new sale at once
 const PATIENCE_MS = 10_000;
 const GROUP = 4; // characters of a short number
 
@@ -24,6 +26,9 @@ export function shorten(order, others) {
 export function addressOf(order) {
   return addressWith("/shop/order", { id: order });
 }
+
+/** The address of the shop: its list, if it has one, or its item. */
+export const homeOf = () => addressWith("/", {});
 
 /** The address of an item's shop. */
 export function shopOf(sku) {
@@ -57,8 +62,13 @@ export function ordersOf(sku, onChange) {
   const name = `orders.${sku}`;
   let checking = false;
   let wanted = false; // a check of all of them, asked for meanwhile
+  let againMs = AGAIN_MS;
+  let timer;
 
-  /** `{ order, at, seen, gone, state, by }`: its number, when it was made, when it was last asked about and how it stood, and its buyer. */
+  /**
+   * `{ order, at, seen, gone, state, quantity, by }`: its number, when it was made, when it was last asked about, how it stood and how many
+   * units it had, and its buyer.
+   */
   const all = () => browser.get(name) ?? [];
 
   function write(orders) {
@@ -66,9 +76,17 @@ export function ordersOf(sku, onChange) {
     onChange();
   }
 
-  function add(order, by, state = null) {
+  function add(order, by, quantity, state = null) {
     const at = all().find((one) => one.order === order)?.at ?? Date.now();
-    write([{ order, at, seen: Date.now(), gone: false, state, by }, ...all().filter((one) => one.order !== order)]);
+    write([{ order, at, seen: Date.now(), gone: false, state, quantity, by }, ...all().filter((one) => one.order !== order)]);
+  }
+
+  /** Have this be the item's sale: another one than before has forgotten all orders. */
+  function belongTo(sale) {
+    const kept = browser.get(`sale.${sku}`);
+    if (sale === null || kept === sale) return;
+    browser.set(`sale.${sku}`, sale);
+    if (all().length > 0) setTimeout(() => check(true), SPREAD_MS * Math.random());
   }
 
   /** Ask the service about the orders that nothing was heard of lately, or about all. */
@@ -80,11 +98,14 @@ export function ordersOf(sku, onChange) {
       if (!each && Math.abs(Date.now() - seen) < (gone ? GONE_MS : KNOWN_MS)) continue;
       const found = await lookUp(order);
       if (found === null) {
-        setTimeout(() => check(each), AGAIN_MS);
+        clearTimeout(timer);
+        if (againMs <= AGAIN_MAX_MS) timer = setTimeout(() => check(each), againMs);
+        againMs *= 2;
         break;
       }
+      againMs = AGAIN_MS;
       const now = { gone: found.gone === true, seen: Date.now(), state: found.state ?? null };
-      write(all().map((one) => (one.order === order ? { ...one, ...now } : one)));
+      write(all().map((one) => (one.order === order ? { ...one, ...now, quantity: found.quantity ?? one.quantity } : one)));
     }
     checking = false;
     if (!wanted) return;
@@ -93,5 +114,5 @@ export function ordersOf(sku, onChange) {
   }
 
   addEventListener("storage", onChange); // another tab has bought
-  return { all, add, check };
+  return { all, add, check, belongTo };
 }

@@ -1,6 +1,7 @@
 // How the shop and an order's page write into the document, and how both describe the item.
 
 import { written } from "./money.js";
+import { homeOf } from "./orders.js";
 import { texts } from "./texts.js";
 
 const COPIED_MS = 2_000;
@@ -23,8 +24,25 @@ export const moment = new Intl.DateTimeFormat(texts.locale, {
 // The service's description of the item came with the page.
 const told = JSON.parse(document.querySelector("meta[name=item]").content);
 
-/** Where the shop sends a buyer to pay; empty if it sells at once. */
-export const payAt = document.querySelector("meta[name=pay]")?.content ?? "";
+/**
+ * The shop: its name in each language, or null; whether it has a list of items; how many units a purchase may be of; and where it sends
+ * a buyer to pay, empty if it sells at once.
+ */
+export const { name: shopName, list: hasList, most, pay: payAt } = JSON.parse(document.querySelector("meta[name=shop]").content);
+
+/** The shop's name, in titles. */
+export const shopTitle = shopName?.[texts.words] ?? texts.title;
+
+/** Write what all pages have: the shop's name, as the way to its beginning, and the way to all items. */
+export function begin() {
+  document.documentElement.lang = texts.language;
+  if (shopName) write("brand", shopName[texts.words]);
+  part("home").href = homeOf();
+  if (part("all") === null) return;
+  write("all", texts.all);
+  part("all").hidden = !hasList;
+  part("all").href = homeOf();
+}
 
 /** An amount in the minor unit of its currency, as people write it. */
 export const money = (amount, currency) => written(amount, currency, texts.locale);

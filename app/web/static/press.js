@@ -64,30 +64,39 @@ function nameIn(said) {
 /** Where a press is kept: each buyer of this browser has their own. */
 const slot = (sku, by) => `press.${sku}.${by ?? ""}`;
 
-/** The press that has no answer yet: "fresh", "old" (nobody waits for it any more), or null. */
-export function unanswered(sku) {
+/**
+ * The press that has no answer yet: "fresh", "old" (nobody waits for it any more, or the price is not what it was), "over" (another
+ * sale has begun, in which it counts for nothing), or null. `sale` and `price`: of the item now, as far as they are known.
+ */
+export function unanswered(sku, { sale = null, price } = {}) {
   const press = tab.get(slot(sku, knownBuyer()));
   if (press === null) return null;
-  return Date.now() - press.at < FRESH_MS ? "fresh" : "old";
+  if (press.sale && sale && press.sale !== sale) return "over";
+  const dearer = press.price !== undefined && price !== undefined && press.price !== price;
+  return Date.now() - press.at < FRESH_MS && !dearer ? "fresh" : "old";
 }
 
+/** Forget the press that has no answer. */
+export const forget = (sku) => tab.remove(slot(sku, knownBuyer()));
+
 /**
- * Buy one unit, or hold one. A press that has no answer yet is sent again, with its key; so is this one, a few times.
+ * Buy units, or hold them. A press that has no answer yet is sent again, with its key; so is this one, a few times.
+ *
+ * `wish`: how many, whether they are only held, and the sale and the price that the buyer saw; a press that is sent again keeps its own.
  *
  * Resolves with the service's answer: `{ outcome, order, replayed }`, or that of a hold, or `{ problem }` with its type and status; or
  * with the outcome "too_often" (nothing was bought) or "unknown": then an earlier try may have counted, and the press keeps its key,
  * also if this one was refused for a `problem`. `onRetry` is called before each further try, with its
  * number and that of the last, and whether the last one was refused because of too many.
  */
-export async function press(sku, onRetry, holding = false) {
+export async function press(sku, wish, onRetry) {
   const name = slot(sku, buyerName());
   const before = tab.get(name);
-  const key = before?.key ?? random(16);
-  const holds = before?.holds ?? holding; // the same press means the same
+  const mine = { key: random(16), quantity: 1, holds: false, ...(before ?? wish), at: Date.now() }; // the same press means the same
   let unheard = before !== null; // a try may have counted, although its answer did not come
-  tab.set(name, { key, at: Date.now(), holds });
+  tab.set(name, mine);
   for (let attempt = 1; ; attempt += 1) {
-    const { answer, pauseMs, tooOften } = await send(sku, key, holds);
+    const { answer, pauseMs, tooOften } = await send(sku, mine);
     if (answer) {
       if (unheard && answer.problem && answer.problem.type !== KEY_REUSED) return { outcome: "unknown", ...answer };
       tab.remove(name);
@@ -105,13 +114,13 @@ export async function press(sku, onRetry, holding = false) {
 }
 
 /** Send it once. No `answer` if nothing was decided, or that is not known; then the requested pause. */
-async function send(sku, key, holds) {
+async function send(sku, { key, quantity, holds }) {
   try {
     const [name, headers] = [buyer(), { Accept: "application/json", "Idempotency-Key": key }];
-    const query = new URLSearchParams({ sku, quantity: 1 });
+    const query = new URLSearchParams({ sku, quantity });
     if (!holds && TOKEN.test(name)) headers.Authorization = `Bearer ${name}`;
     else query.set("buyer", name);
-    const held = { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ sku, buyer: name }) };
+    const held = { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ sku, quantity, buyer: name }) };
     const answer = await fetch(holds ? "/holds" : `/stock/reduce?${query}`, {
       method: "POST",
       ...(holds ? held : { headers }),

@@ -1,21 +1,22 @@
 // The shop: shows the level as level.js hears it, the outcome of a press, and what is held for this buyer.
 
-import { holdOf } from "./hold.js";
+import { backTo, holdOf } from "./hold.js";
 import { follow } from "./level.js";
-import { addressOf, ordersOf, shorten } from "./orders.js";
-import { copyButton, moment, money, nameOf, number, part, payAt, showPicture, write } from "./page.js";
-import { buyerName, knownBuyer, press, unanswered } from "./press.js";
-import { countdown, phaseOf, wordsOf } from "./sale.js";
+import { addressOf, homeOf, ordersOf, shorten } from "./orders.js";
+import { begin, copyButton, hasList, moment, money, most, nameOf, number, part, payAt, shopTitle, showPicture, write } from "./page.js";
+import { buyerName, forget, knownBuyer, press, unanswered } from "./press.js";
+import { countdown, opening, pauseText, phaseOf, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
+const LEAVE_MS = 5_000; // for the provider's page; by then another app has opened, or none has
 const KNOWN_PHASES = ["before", "open", "sold_out", "all_held", "ended", "paused"];
 const TO_PAY = ["held", "paying", "mismatch", "late"]; // a hold's kinds while it is one
 const NOT_BOUGHT = ["expired", "cancelled"]; // how an order stands that was held, and is none
 const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // outdated when the button opens again
+const CLOSED = ["sold_out", "all_held", "ended", "paused", "missing"]; // other items may be there
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
-const hour = new Intl.DateTimeFormat(texts.locale, { hour: "numeric", minute: "2-digit" });
 
 let level = null;
 let missing = false;
@@ -24,6 +25,7 @@ let connection = null;
 let spoken = null; // the order that is shown below the button
 let listed = null; // the orders that are shown
 let price = null; // of a unit, as people write it
+let units = 1; // that a press is for
 let standing = "none"; // how the hold stood
 let pressed = false;
 let leaving = false; // for the provider's page
@@ -41,6 +43,7 @@ function show() {
   showLevel();
   showHold();
   showHours();
+  showQuantity();
   showButton();
   if (phase !== before && KNOWN_PHASES.includes(before)) {
     const back = { sold_out: "again", all_held: "again", paused: "resumed" }[before];
@@ -58,7 +61,8 @@ function showLevel() {
   write("item", missing ? texts.noSuchItem : nameOf(sku));
   write("price", missing ? "" : (price ?? ""));
   write("limit", level?.limit_per_buyer ? texts.limit(number.format(level.limit_per_buyer)) : "");
-  document.title = `${part("item").textContent} · ${texts.title}`;
+  document.title = `${part("item").textContent} · ${shopTitle}`;
+  write("leading", level === null ? "" : texts.leading);
   write("left", level === null ? "–" : number.format(level.stock));
   part("left").style.setProperty("--letters", part("left").textContent.length);
   write("of", total === null ? "" : texts.ofTotal(number.format(total)));
@@ -73,6 +77,7 @@ function showHold() {
   if (kind === was) return;
   if (kind === "late") hold.ask(); // what is on this page is not the end: the service says that
   if (!Object.hasOwn(texts.holds, kind)) tell("none", [""]);
+  else if (kind === "held") tell(kind, texts.holds.held(number.format(view.quantity)));
   else tell(kind, texts.holds[kind], ["paid", "paid_twice", "refund_due", "unpaid"].includes(kind) ? view.id : undefined);
 }
 
@@ -82,7 +87,7 @@ function showHours() {
   const until = held ? hold.view.pay_by : phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - shelf.clock.now);
   write("phase", held ? texts.payWithin[standing] : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
-  write("moment", until === null ? (phase === "paused" ? level.paused : (texts.remarks[phase] ?? "")) : moment.format(until * 1_000));
+  write("moment", until === null ? (phase === "paused" ? pauseText(level) : (texts.remarks[phase] ?? "")) : moment.format(until * 1_000));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
   // Again when the second that is shown is over.
@@ -98,10 +103,35 @@ function kept() {
 /** Those that count for the limit. */
 const own = () => kept().filter(({ gone, state }) => !gone && state !== "refunded");
 
-/** Whether this buyer has had all that one may have. */
-function isFull() {
+/** Units that this buyer may still have, as far as this browser knows. */
+function room() {
   const limit = level?.limit_per_buyer;
-  return Boolean(limit) && (own().length >= limit || fullAt === limit);
+  if (!limit) return Infinity;
+  return fullAt === limit ? 0 : Math.max(0, limit - own().reduce((sum, { quantity = 1 }) => sum + quantity, 0));
+}
+
+/** Whether this buyer has had all that one may have. */
+const isFull = () => room() === 0;
+
+/** How many units one press may be for. */
+const choice = () => Math.max(1, Math.min(most, room(), level?.stock ?? 1));
+
+function showQuantity() {
+  units = Math.min(units, choice());
+  const open = ["before", "open"].includes(phase) && !TO_PAY.includes(standing) && !elsewhere();
+  part("quantity").hidden = !open || choice() === 1;
+  write("units", number.format(units));
+  part("fewer").setAttribute("aria-disabled", String(isAsking() || units === 1));
+  part("more").setAttribute("aria-disabled", String(isAsking() || units === choice()));
+}
+
+/** Whether a press is on its way, or may have been: it has its number of units. */
+const isAsking = () => pressed || unanswered(sku) !== null;
+
+function choose(change) {
+  if (isAsking()) return;
+  units = Math.max(1, Math.min(choice(), units + change));
+  show();
 }
 
 // aria-disabled, not disabled: the keyboard's focus stays on the button.
@@ -114,6 +144,7 @@ function showButton() {
   part("buy").setAttribute("aria-disabled", String(waits || !(held ? standing !== "late" : selling || lost)));
   part("buy").classList.toggle("again", !pressed && !lost && !held && own().length > 0);
   write("buy", buttonText(lost));
+  part("others").hidden = !hasList || held || !CLOSED.includes(phase);
   part("cancel").hidden = !held;
   part("cancel").setAttribute("aria-disabled", String(pressed));
   if (selling && !before && OVER.includes(part("outcome").dataset.kind)) tell("none", [""]);
@@ -127,16 +158,14 @@ function buttonText(lost) {
   if (lost) return buttons.unanswered;
   if (standing === "asking" || standing === "awaited") return buttons.unknown;
   if (TO_PAY.includes(standing)) return standing === "late" ? buttons.late : buttons.pay(toPay());
-  if (phase === "before") {
-    const [start, now] = [level.starts_at, shelf.clock.now].map((seconds) => new Date(seconds * 1_000));
-    const today = start.toDateString() === now.toDateString();
-    return buttons.before((today ? hour : moment).format(start), today);
-  }
+  if (phase === "before") return opening(level, shelf.clock.now);
   if (phase !== "open") return buttons[phase] ?? "";
   if (elsewhere()) return buttons.elsewhere;
   if (isFull()) return buttons.full(number.format(level.limit_per_buyer));
   if (standing === "expired" || standing === "unpaid") return buttons.again;
-  return own().length > 0 ? buttons.more(price) : buttons.open(price);
+  const sum = price === null ? null : money(level.price * units, level.currency);
+  if (units > 1) return buttons.several(number.format(units), sum);
+  return own().length > 0 ? buttons.more(sum) : buttons.open(sum);
 }
 
 function tell(kind, [headline, detail = ""], order) {
@@ -206,9 +235,10 @@ async function pay() {
   else if (said.state === "held") {
     const address = new URL(payAt);
     address.searchParams.set("hold", said.id);
-    address.searchParams.set("back", location.origin + location.pathname + location.search);
+    address.searchParams.set("back", backTo(said.id));
     pressed = leaving = true;
     location.assign(address);
+    setTimeout(comeBack, LEAVE_MS);
   }
   show();
 }
@@ -221,23 +251,36 @@ async function giveBack() {
   show();
 }
 
+/** Send a press again that has no answer, if it would still buy what the buyer saw. */
+function goOn() {
+  const lost = pressed || level === null ? null : unanswered(sku, level);
+  if (lost === "fresh") buy();
+  if (lost === "over") {
+    forget(sku);
+    tell("over", texts.outcomes.over);
+    show();
+  }
+}
+
 async function buy() {
   pressed = true;
   tell("waiting", [""]);
   show();
-  const { outcome, order, replayed, problem, ...held } = await press(sku, (...tries) => tell("waiting", texts.retrying(...tries)), holding());
+  const wish = { quantity: units, holds: holding(), sale: level?.sale, price: level?.price };
+  const { outcome, order, replayed, problem, ...held } = await press(sku, wish, (...tries) => tell("waiting", texts.retrying(...tries)));
   pressed = false;
   if (outcome === "held") {
     const last = hold.view;
-    if (last?.extended && last.id !== held.id) orders.add(last.id, buyerName(), last.state); // its payment may still come
+    if (last?.extended && last.id !== held.id) orders.add(last.id, buyerName(), last.quantity, last.state); // its payment may still come
     standing = "none";
     hold.keep({ outcome, ...held });
   }
-  if (order) orders.add(order, buyerName());
-  if (outcome === "limit_reached") fullAt = level?.limit_per_buyer ?? null;
+  if (order) orders.add(order, buyerName(), held.quantity);
+  if (outcome === "limit_reached" && units === 1) fullAt = level?.limit_per_buyer ?? null;
+  if (outcome === "sold" || outcome === "held") units = 1;
   if (problem && outcome === "unknown") tell("unknown", [texts.outcomes.unknown[0], texts.unheard[problem.type] ?? texts.unheard.other]);
   else if (problem) tell("problem", [...texts.outcomes.problem, wordsOf(problem)]);
-  else if (outcome !== "held") tell(outcome, texts.outcomes[outcome === "sold_out" && level?.held > 0 ? "all_held" : outcome === "sold" && replayed ? "replayed" : outcome], order);
+  else if (outcome !== "held") tell(outcome, texts.outcomes[wordOf(outcome, replayed)], order);
   if (outcome === "not_started") shelf.clock.doubt();
   resting = true;
   setTimeout(() => {
@@ -248,6 +291,14 @@ async function buy() {
   if (!shelf.isLive() || ["not_started", "hold_required"].includes(outcome)) shelf.look();
 }
 
+/** Which words an outcome has: the service's own name of it, or one that says more. */
+function wordOf(outcome, replayed) {
+  if (outcome === "sold" && replayed) return "replayed";
+  if (["sold_out", "limit_reached"].includes(outcome) && units > 1) return "too_many";
+  return outcome === "sold_out" && level?.held > 0 ? "all_held" : outcome;
+}
+
+for (const [id, change] of [["fewer", -1], ["more", 1]]) part(id).addEventListener("click", () => choose(change));
 part("buy").addEventListener("click", (event) => {
   const second = event.detail > 1; // of a double click
   if (second || part("buy").getAttribute("aria-disabled") !== "false") return;
@@ -268,9 +319,14 @@ part("buy").addEventListener("keydown", (event) => {
 
 // -- from the start ---------------------------------------------------------------------------------------------------
 
-document.documentElement.lang = texts.language;
+begin();
 write("title", texts.title);
 write("orders-title", texts.orders);
+write("others", texts.others);
+part("others").href = homeOf();
+part("quantity").setAttribute("aria-label", texts.facts.quantity);
+part("fewer").setAttribute("aria-label", texts.fewer);
+part("more").setAttribute("aria-label", texts.more);
 write("back", texts.toControl);
 part("back").hidden = !new URLSearchParams(location.search).has("back"); // for an operator who came from there
 part("back").href = `/control${location.search}`;
@@ -279,17 +335,18 @@ const orders = ordersOf(sku, () => {
   showOrders();
   show();
 });
-const shelf = follow(sku, {
+const query = `?sku=${encodeURIComponent(sku)}`;
+const shelf = follow({ path: `/stock${query}`, live: `/stock/live${query}` }, {
+  isOver: (heard, now) => phaseOf(heard, now) === "ended",
+  startOf: (heard) => heard.starts_at,
   onLevel: (heard) => {
-    // Units that were sold stay sold, but for a new sale: it forgets all orders.
-    const anew = level !== null && heard.lucky < level.lucky;
+    const first = level === null;
+    if (heard.sale !== level?.sale) fullAt = null;
     level = heard;
     missing = false;
-    if (anew) {
-      fullAt = null;
-      orders.check(true);
-    }
+    orders.belongTo(heard.sale);
     show();
+    if (first) goOn();
   },
   onMissing: () => {
     level = null;
@@ -304,12 +361,12 @@ const shelf = follow(sku, {
     if (!back) return;
     orders.check();
     hold.ask();
-    if (!pressed && unanswered(sku) === "fresh") buy(); // it is still waited for
+    goOn();
   },
 });
 const hold = holdOf(sku, shelf.clock, {
   onChange: show,
-  onPaid: (order) => own().some((one) => one.order === order) || orders.add(order, buyerName()),
+  onPaid: (order) => own().some((one) => one.order === order) || orders.add(order, buyerName(), hold.view?.quantity),
 });
 write("cancel", texts.buttons.cancel);
 tell("none", [""]);
@@ -318,5 +375,4 @@ showOrders();
 part("shop").hidden = false;
 orders.check();
 hold.ask();
-if (unanswered(sku) === "fresh") buy();
-else if (unanswered(sku) === "old") tell("unknown", texts.outcomes.unknown);
+if (unanswered(sku) !== null) tell("unknown", texts.outcomes.unknown);
