@@ -5,7 +5,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import httpx
 import pytest
 
 from lab.servers import EtcdMember, Valkey
@@ -37,18 +36,3 @@ def test_the_lock_of_the_readme(etcd: EtcdMember, capsys: pytest.CaptureFixture[
     assert "etcd://127.0.0.1:2379" in program
     exec(program.replace("etcd://127.0.0.1:2379", lock_url(etcd.endpoint)), {})
     assert re.fullmatch(r"fencing token \d+\n", capsys.readouterr().out)
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
-def test_the_first_commands_of_the_readme(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Pasted as they are printed, but for the port, each of them prints what is beside it."""
-    block = re.findall(r"```\n(curl.*?|HELD.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[0]
-    with Instance(etcd.endpoint, valkey.url, rehearsal=True) as shop:
-        httpx.put(
-            f"{shop.url}/stock", json={"stock": 5}, headers={"Authorization": f"Bearer {TOKEN}"}
-        ).raise_for_status()
-        script = block.replace("localhost:8080", f"127.0.0.1:{shop.port}")
-        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60).stdout
-    place = 0
-    for begins in re.findall(r'# (\{"outcome":"\w+")', block):
-        assert (place := said.find(begins, place) + 1) > 0, said
