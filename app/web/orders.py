@@ -61,7 +61,9 @@ class StepView(BaseModel):
 
     kind: EventKind
     at: float = Field(description="in seconds since 1970, by the store's clock")
-    token: str = Field(description="fencing token of the grant under which it was written")
+    token: str = Field(
+        description="fencing token of the grant under which it was written; 0 if the guard compares none"
+    )
     batch: str
     facts: dict[str, Any]
 

@@ -18,7 +18,7 @@ import redis
 
 from app.audit import Auditor, AuditVerdict
 from app.audit import auditor as auditor_module
-from app.orders import Answer
+from app.orders import Answer, Cancel, Hold
 from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics
@@ -198,6 +198,27 @@ async def test_what_was_tampered_with_is_found(
             assert not any(secret in line for line in said for secret in secrets)
         raw.close()
     assert sum("agree again" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_an_order_that_lives_twice_is_found_by_each_auditor(
+    audited: Audited, etcd: EtcdMember, valkey: Valkey, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What comes after a look is compared with what came before it; the next auditor reads all of it, and finds it."""
+    raw: Any = redis.Redis.from_url(valkey.url, decode_responses=True)
+    async with audited(valkey) as (one, auditor):
+        held = await one.submit(Hold(buyer="ann"))
+        assert (await a_round(auditor)).consistent
+        assert (await one.submit(Cancel(*held.order))).outcome == "cancelled"
+        assert (await a_round(auditor)).consistent
+        [*_, (_, fields)] = raw.xrange(Keys("default").orders)
+        again = raw.xadd(Keys("default").orders, fields | {"n": "3", "units": "0 0 0"})
+        raw.hset(Keys("default").fence, mapping={"last": again, "tag": tag_of(fields["secret"])})
+        assert (await a_round(auditor)).violations == {"default": 1}
+    raw.close()
+    async with Audited(etcd, prefix)(valkey) as (_, auditor):
+        assert (await a_round(auditor)).violations == {"default": 1}
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert said == [f"order {held.order.name}: cancelled, which can't come when it is cancelled"] * 2
 
 
 async def test_new_sales_and_many_orders(audited: Audited, valkey: Valkey) -> None:
