@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 from app import money
@@ -23,6 +23,9 @@ _STRIPES: Final = {
 }
 
 
+_DIGITS_MAX: Final = 15  # of an amount
+
+
 class StatementError(ValueError):
     """The file is no list of payments."""
 
@@ -38,6 +41,13 @@ def read(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement
                 yield _movement(_object(line, number), number, _minor)
         return
     rows = csv.DictReader(lines)
+    try:
+        yield from _of_rows(rows)
+    except csv.Error as error:
+        raise StatementError(f"line {rows.line_num + 1}: {error}") from None
+
+
+def _of_rows(rows: "csv.DictReader[str]") -> Iterator[Movement]:
     names = set(rows.fieldnames or ())
     if {"reporting_category", "gross", "currency"} <= names:
         for row in rows:
@@ -63,9 +73,9 @@ def _object(line: str, number: int) -> Mapping[str, Any]:
 
 def _movement(row: Mapping[str, Any], number: int, amount: Callable[[Any, str, int], int]) -> Movement:
     ref, currency = str(row.get("payment_ref") or ""), str(row.get("currency") or "").upper()
-    if not ref:
-        raise StatementError(f"line {number}: payment_ref is empty")
-    if len(currency) != 3 or not currency.isalpha():
+    if not ref or not ref.isprintable():
+        raise StatementError(f"line {number}: payment_ref is empty, or not printable")
+    if len(currency) != 3 or not currency.isascii() or not currency.isalpha():
         raise StatementError(f"line {number}: currency is none such as EUR")
     try:
         kind = MovementKind(str(row.get("kind") or ""))
@@ -89,9 +99,9 @@ def _of_stripe(row: Mapping[str, Any], number: int) -> Movement | None:
 def _decimal(text: Any, currency: str, number: int) -> int:
     try:
         found = Decimal(str(text or "")).scaleb(money.decimals(currency))
-        if found != int(found):
+        if found.adjusted() > _DIGITS_MAX or found != int(found):
             raise ValueError
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):
         raise StatementError(
             f"line {number}: amount is none of {currency}, such as {money.written(0, currency)}"
         ) from None
@@ -99,7 +109,7 @@ def _decimal(text: Any, currency: str, number: int) -> int:
 
 
 def _minor(value: Any, _: str, number: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 10**_DIGITS_MAX:
         raise StatementError(f"line {number}: amount is a whole number of the currency's minor unit")
     return value
 
