@@ -142,6 +142,10 @@ class TooManyListeners(SeckillError):
     """As many listen to changes already as this instance is willing to notify."""
 
 
+class ProviderUnavailable(SeckillError):
+    """The payment provider could not be asked; nothing was done."""
+
+
 class CursorAhead(SeckillError):
     """Events behind a cursor have been told, and are in the journal no more: the store is older than it was."""
 

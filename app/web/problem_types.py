@@ -73,6 +73,7 @@ KINDS: Final[dict[type[Exception], Kind]] = {
     errors.NoCallbacks: Kind(403, "No callbacks"),
     errors.NotSigned: Kind(400, "Not signed by the payment provider"),
     errors.NoSuchOrder: Kind(409, "No such order", again=True),
+    errors.ProviderUnavailable: Kind(503, "The payment provider can't be asked"),
     errors.CursorAhead: Kind(409, "The cursor is ahead of the journal"),
     errors.TooManyListeners: Kind(503, "Too many listeners at the moment"),
     errors.Overloaded: Kind(503, "Too many requests at the moment"),

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
 
 from app import moments
-from app.errors import SeckillError
+from app.errors import ProviderUnavailable, SeckillError
 from app.operator.payments import reconcile
 from app.payments.reconcile import Cause, Difference, Movement
 from app.payments.statement import StatementError, read
@@ -139,7 +138,7 @@ async def _of_stripe(state: State, since: float) -> AsyncGenerator[Movement, Non
             async for line in lines:
                 yield line
     except SeckillError as error:
-        raise HTTPException(503, str(error)) from None
+        raise ProviderUnavailable(str(error)) from None
 
 
 @pages.api_route("/control/reconcile", methods=READING)

@@ -102,11 +102,12 @@ class Payers:
         return PRICE * _UNITS, False, (ref,)
 
     async def pay_after_the_end(self, hold: str, ref: str) -> Any:
-        """Give up, and pay all the same."""
-        await self._until(lambda: self._post(f"/holds/{hold}/cancel", {}, key=f"cancel-{ref}"))
+        """Give up, and pay all the same; who could give up only when the time was over has paid late."""
+        said = await self._until(lambda: self._post(f"/holds/{hold}/cancel", {}, key=f"cancel-{ref}"))
         self._pays(ref)
         await self._succeeds(hold, ref)
-        return 0, False, (ref,)
+        late = said["outcome"] == "expired"
+        return PRICE * _UNITS if late else 0, late, (ref,)
 
     async def pay_late(self, hold: str, ref: str) -> Any:
         """Pay when the time is over: it takes units if they are left."""

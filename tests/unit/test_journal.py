@@ -135,7 +135,7 @@ REPORTS: dict[str, tuple[object, ...]] = {
     "renewal": ("renewed",),
     "fallback": ("away",),
     "audited": ("consistent",),
-    "delivered": ("delivered",),
+    "delivered": ("delivered", ""),
     "refunded": ("done",),
 }
 
