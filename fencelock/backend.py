@@ -3,18 +3,21 @@
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from . import fork, portal
 from .connection import Connection, Options, Terms, closed
 from .contender import Contender
+from .election import AsyncElection, Ballot, Election
 from .errors import LockError
 from .grant import Grant
 from .hook import Hook
-from .lock import AsyncLock, DistributedLock, checked_name
+from .lock import AsyncLock, DistributedLock, checked_name, interruptible
+from .session import AsyncSession, Session
 from .url import LockUrl
 from .waiting import Wait
 
@@ -113,15 +116,6 @@ class LockBackend(ABC):
         return AsyncLocks(self)
 
     @property
-    def threads(self) -> Any:
-        """The connection of the threads."""
-
-        async def here() -> Connection:
-            return self.here()
-
-        return portal.run(here())
-
-    @property
     def ttl_s(self) -> float:
         """TTL of a lease in seconds, unless a lock has its own."""
         return self.terms.ttl_s
@@ -168,39 +162,30 @@ class LockBackend(ABC):
         """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds. Blocks."""
         portal.run(self.aio.ping(timeout_s))
 
-    def election(self, name: str) -> Any:
-        """Return the `Election` of that name. Raises `LockError` where there are none."""
-        from .election import Election
+    def election(self, name: str) -> Election:
+        """Return the election of that name. Raises `LockError` where there are none."""
+        return Election(self.aio.election(name))
 
-        return Election(self.election_for_tasks(name))
-
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Any:
-        """Begin a `Session`, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Session:
+        """Begin a session, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
 
         `lease_id`: joins a lease that another program has granted, and leaves it alone in the end, unless `end_lease`:
         then it ends with this session, for all that use it, as Go's `Session.Close` has it. Raises `LockError` where
         there are none.
         """
+        return Session(portal.run(self.begin_session(ttl_s, lease_id, end_lease), AsyncSession.undo))
+
+    async def begin_session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> AsyncSession:
+        """Begin a session on the running loop; if the caller is cancelled, nothing is left of it."""
+        return await interruptible(self.open_session(ttl_s, lease_id, end_lease), Wait(), AsyncSession.undo)
+
+    async def open_session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> AsyncSession:
+        """Ask the server for a session's lease: see `session`."""
         raise LockError(f"{self.name} has no sessions")
 
-    def election_for_tasks(self, name: str) -> Any:
-        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
-        from .election import AsyncElection
-
-        name = checked_name(name)
-        if not self.guarantees.elects:
-            raise LockError(f"{self.name} has no elections")
-        return AsyncElection(lambda: self.ballot(name))
-
-    def ballot(self, name: str) -> Any:
+    def ballot(self, name: str) -> Ballot:
         """Return the `Ballot` of an election, on the running loop's connection."""
         raise LockError(f"{self.name} has no elections")
-
-    def session_for_tasks(
-        self, *, ttl_s: float | None, lease_id: int | None, end_lease: bool
-    ) -> AbstractAsyncContextManager[Any]:
-        """Return the context manager that holds an `AsyncSession`: `session` for tasks."""
-        raise LockError(f"{self.name} has no sessions")
 
     @property
     def degraded(self) -> bool:
@@ -306,15 +291,23 @@ class AsyncLocks:
         """Take a lock from a holder that hangs: see `LockBackend.force_release`."""
         return await self.backend.here().force_release(name)
 
-    def election(self, name: str) -> Any:
-        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
-        return self.backend.election_for_tasks(name)
+    def election(self, name: str) -> AsyncElection:
+        """Return the election of that name. Raises `LockError` where there are none."""
+        name = checked_name(name)
+        if not self.guarantees.elects:
+            raise LockError(f"{self.name} has no elections")
+        return AsyncElection(lambda: self.backend.ballot(name))
 
-    def session(
+    @asynccontextmanager
+    async def session(
         self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False
-    ) -> AbstractAsyncContextManager[Any]:
-        """Hold an `AsyncSession` in a block: see `LockBackend.session`."""
-        return self.backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
+    ) -> AsyncIterator[AsyncSession]:
+        """Hold a session in a block: see `LockBackend.session`."""
+        session = await self.backend.begin_session(ttl_s, lease_id, end_lease)
+        try:
+            yield session
+        finally:
+            await session.close()
 
     async def contenders(self, prefix: str) -> list[Contender]:
         """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""

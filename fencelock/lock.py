@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
 from . import clock, portal
 from .connection import Connection, Terms
@@ -34,6 +34,15 @@ class Source(Protocol):
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
         """See `Connection.take`."""
+
+
+class Asked(TypedDict, total=False):
+    """The options of `acquire` and `holding`: see `AsyncLock.acquire`."""
+
+    wait_s: float | None
+    cancel: Cancel | None
+    owner: Hashable | None
+    hold_max_s: float | None
 
 
 class AsyncLock(Owned):
@@ -137,21 +146,13 @@ class AsyncLock(Owned):
             data.grant.ensure_held()
 
     @asynccontextmanager
-    async def holding(
-        self,
-        *,
-        wait_s: float | None = None,
-        cancel: Cancel | None = None,
-        owner: Hashable | None = None,
-        hold_max_s: float | None = None,
-        cancel_on_lost: bool = False,
-    ) -> AsyncIterator[Grant]:
+    async def holding(self, *, cancel_on_lost: bool = False, **options: Unpack[Asked]) -> AsyncIterator[Grant]:
         """As `async with lock`, with the options of `acquire`; also a decorator.
 
         `cancel_on_lost`: the body is cancelled as soon as the loss of the lock is noticed, and `LockLost` raised.
         """
-        owner = _task(owner)
-        grant = await self.acquire(wait_s=wait_s, cancel=cancel, owner=owner, hold_max_s=hold_max_s)
+        owner = options["owner"] = _task(options.get("owner"))
+        grant = await self.acquire(**options)
         guard = _CancelOnLost(grant) if cancel_on_lost else None
         try:
             yield grant
@@ -248,11 +249,9 @@ class DistributedLock(Owned):
         """See `AsyncLock.contenders`."""
         return portal.run(self._lock.contenders())
 
-    def acquire(
-        self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None
-    ) -> Grant:
+    def acquire(self, **options: Unpack[Asked]) -> Grant:
         """Own the lock: see `AsyncLock.acquire`."""
-        owner = _thread(owner)
+        owner = options["owner"] = _thread(options.get("owner"))
         if owner is threading.current_thread() and (grant := self._owners.reenter(owner, alone=True)) is not None:
             return grant
 
@@ -263,7 +262,7 @@ class DistributedLock(Owned):
             if data is not None:  # else somebody of the same name has entered again, and has it
                 await self._lock._give_back(data.grant)
 
-        return portal.run(self._lock.acquire(wait_s=wait_s, cancel=cancel, owner=owner), undo)
+        return portal.run(self._lock.acquire(**options), undo)
 
     def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
         """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
@@ -279,10 +278,10 @@ class DistributedLock(Owned):
             portal.run(self._lock.release(owner=owner), to_the_end=True)
 
     @contextmanager
-    def holding(self, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Iterator[Grant]:
-        """As `with lock`, waiting at most `wait_s` seconds or until `cancel`; also a decorator. See `acquire`."""
-        owner = _thread(None)  # a generator may be closed by another one
-        grant = self.acquire(wait_s=wait_s, cancel=cancel, owner=owner)
+    def holding(self, **options: Unpack[Asked]) -> Iterator[Grant]:
+        """As `with lock`, with the options of `acquire`; also a decorator."""
+        owner = options["owner"] = _thread(options.get("owner"))  # a generator may be closed by another one
+        grant = self.acquire(**options)
         try:
             yield grant
         except BaseException:

@@ -46,6 +46,7 @@ from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.contract.task_contract import OFTEN, Losses, TaskContract, promise
 from tests.harness.forked import Forked
+from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
 
@@ -812,7 +813,7 @@ class LockContract(TaskContract):
 
         def kept() -> tuple[int, int]:
             gc.collect()
-            return len(backend.threads.renewer._jobs), sum(isinstance(one, Lease) for one in gc.get_objects())
+            return len(of_threads(backend).renewer._jobs), sum(isinstance(one, Lease) for one in gc.get_objects())
 
         with lock:
             pass

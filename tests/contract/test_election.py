@@ -23,6 +23,7 @@ from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.contract.test_redis_locks import RedisSystem
+from tests.harness.inside import of_threads
 from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -232,7 +233,7 @@ def test_a_record_outlasts_its_leader(any_backend: LockBackend, election: Electi
     assert election.leader() is None
     # No lease ends it: even a new connection finds it.
     newcomer = (
-        EtcdBackend([one.url for one in any_backend.threads.client._endpoints])
+        EtcdBackend([one.url for one in of_threads(any_backend).client._endpoints])
         if isinstance(any_backend, EtcdBackend)
         else RedisFairBackend(any_backend._url)  # type: ignore[attr-defined]
     )

@@ -34,6 +34,7 @@ from lab.servers import MariaDB
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.inside import of_threads
 from tests.harness.servers import ask, connections, optional
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
@@ -254,7 +255,7 @@ def test_a_token_that_comes_late_is_no_ownership(
     slow = open_(system.kind, system.server.url)
     stands, go = threading.Event(), threading.Event()
 
-    tokens = slow.threads.tokens
+    tokens = of_threads(slow).tokens
 
     async def stand(*how: Any) -> tuple[str, int]:
         if not stands.is_set():
@@ -631,7 +632,7 @@ def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Op
         with pytest.raises(LockUnavailable):
             portal.run(hold.renew(0.05))
         renewal = InThread(lambda: portal.run(hold.renew(WITHIN_S)))
-        eventually(lambda: session._turn.locked(), "it waits for the answer to the first ping")
+        eventually(session._turn.locked, "it waits for the answer to the first ping")
         release = InThread(lambda: portal.run(hold.end(WITHIN_S)))
         eventually(lambda: hold._session is None, "it is being given back")
         proxy.restore()

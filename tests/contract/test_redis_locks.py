@@ -37,6 +37,7 @@ from fencelock.url import LockUrl
 from lab.servers import Valkey
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
+from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
@@ -315,7 +316,7 @@ def test_redis_py_is_told_its_own_options_only() -> None:
     """Our option is kept from redis-py, which gets all others and refuses those that it does not know."""
     for query in ("redisson_wait_s=30&health_check_interval=7", "health_check_interval=7&redisson_wait_s=30"):
         with RedisFairBackend.from_url(LockUrl.parse(f"redis+fair://:secret@localhost/3?{query}")) as backend:
-            asked = backend.threads.client.redis.connection_pool.connection_kwargs
+            asked = of_threads(backend).client.redis.connection_pool.connection_kwargs
             assert (backend.redisson_wait_s, asked["db"], asked["health_check_interval"]) == (30, 3, 7)
 
 
@@ -432,11 +433,11 @@ def test_a_late_release_of_a_lost_place_spares_the_next_one(
         lock = backend.lock("/test/lost")
         waiting = InThread(lambda: lock.acquire(owner="me"))
         eventually(lambda: raw.exists("/test/lost"), "the first one is granted")
-        proxy.hold_at(backend.threads.release.sha.encode())
+        proxy.hold_at(of_threads(backend).release.sha.encode())
         assert proxy.struck.wait(WITHIN_S)
         proxy.answer_delay_s = 0
         grant = waiting.result()
-        eventually(lambda: list(backend.threads.renewer._jobs) == [grant.lease], "the lost one is given back")
+        eventually(lambda: list(of_threads(backend).renewer._jobs) == [grant.lease], "the lost one is given back")
         proxy.restore()
         assert not grant.lost
         assert raw.hkeys("/test/lost") == [grant.key.rpartition("/")[2]]
