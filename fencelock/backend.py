@@ -1,7 +1,6 @@
 """A lock backend: one connection to a lock system, from which a process takes all its locks."""
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +9,7 @@ from enum import StrEnum
 from typing import Self, Unpack
 
 from . import fork, portal
-from .connection import Connection, Options, Terms, closed
+from .connection import Connection, Options, Terms, closed, running_loop
 from .contender import Contender
 from .election import AsyncElection, Ballot, Election
 from .errors import LockError
@@ -19,7 +18,7 @@ from .hook import Hook
 from .lock import AsyncLock, DistributedLock, checked_name, interruptible
 from .session import AsyncSession, Session
 from .url import LockUrl
-from .waiting import Wait
+from .waiting import Wait, seconds
 
 
 class Scope(StrEnum):
@@ -75,7 +74,7 @@ class LockBackend(ABC):
         fork.in_child(self._begin_in_child)
 
     def _begin(self) -> None:
-        self._mutex = threading.Lock()
+        # Without a mutex: a signal's handler may close, too, and the methods of a dict are atomic.
         self._connections: dict[asyncio.AbstractEventLoop, Connection] = {}
 
     def _begin_in_child(self) -> None:
@@ -94,16 +93,15 @@ class LockBackend(ABC):
 
     def here(self) -> Connection:
         """Return the running loop's connection. Raises `LockUnavailable` once the backend is closed."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         connection = self._connections.get(loop)
         if connection is None:
             if self._closed:
                 raise closed(self.name)
             connection = self.connect()
-            with self._mutex:
-                for over in [one for one in self._connections if one.is_closed()]:
-                    del self._connections[over]
-                self._connections[loop] = connection
+            for over in [one for one in list(self._connections) if one.is_closed()]:
+                self._connections.pop(over, None)
+            self._connections[loop] = connection
         return connection
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
@@ -177,9 +175,10 @@ class LockBackend(ABC):
 
     async def begin_session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> AsyncSession:
         """Begin a session on the running loop; if the caller is cancelled, nothing is left of it."""
+        ttl_s = self.ttl_s if ttl_s is None else seconds("ttl_s", ttl_s)
         return await interruptible(self.open_session(ttl_s, lease_id, end_lease), Wait(), AsyncSession.undo)
 
-    async def open_session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> AsyncSession:
+    async def open_session(self, ttl_s: float, lease_id: int | None, end_lease: bool) -> AsyncSession:
         """Ask the server for a session's lease: see `session`."""
         raise LockError(f"{self.name} has no sessions")
 
@@ -189,7 +188,7 @@ class LockBackend(ABC):
 
     @property
     def degraded(self) -> bool:
-        """True while grants are given without a lock (see `FallbackBackend`)."""
+        """True while grants are given without a lock, as the system is away and can be done without."""
         return False
 
     @property
@@ -212,7 +211,7 @@ class LockBackend(ABC):
 
     async def close_on_loop(self) -> None:
         """As `close`, for a task."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         connection = self._end(loop)
         if connection is not None:
             await connection.close()
@@ -221,22 +220,19 @@ class LockBackend(ABC):
     def _end(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
         """Close the other loops' connections, in the background, and return this loop's."""
         self._closed = True
-        with self._mutex:
-            own = self._connections.get(loop)
-            others = [(one, self._connections.pop(one)) for one in list(self._connections) if one is not loop]
-        for other, connection in others:
-            if not other.is_closed():
+        for other in [one for one in list(self._connections) if one is not loop]:
+            connection = self._connections.pop(other, None)
+            if connection is not None and not other.is_closed():
                 closing = connection.close()
                 try:
                     asyncio.run_coroutine_threadsafe(closing, other)
                 except RuntimeError:  # it is closed
                     closing.close()
-        return own
+        return self._connections.get(loop)
 
     async def leave_loop(self) -> None:
         """Close the running loop's connection. Locks still held there run out; threads and other loops go on."""
-        with self._mutex:
-            connection = self._connections.pop(asyncio.get_running_loop(), None)
+        connection = self._connections.pop(running_loop(), None)
         if connection is not None:
             await connection.close()
 
@@ -270,7 +266,7 @@ class AsyncLocks:
 
     @property
     def degraded(self) -> bool:
-        """True while grants are given without a lock (see `FallbackBackend`)."""
+        """True while grants are given without a lock, as the system is away and can be done without."""
         return self.backend.degraded
 
     @property

@@ -25,6 +25,7 @@ from .contender import Contender
 from .election import Ballot
 from .errors import LockCancelled, LockUnavailable
 from .grant import Grant
+from .hook import told
 from .lease import Lease
 from .session import AsyncSession
 from .url import LockUrl
@@ -192,7 +193,7 @@ class FallbackBackend(LockBackend):
 
     def _begin_here(self) -> None:
         self.slots = threading.BoundedSemaphore(self._most)
-        self._circuit = threading.Lock()
+        self._circuit = threading.RLock()  # a signal's handler may ask for a lock within it
         self._closing = threading.Event()
         self._looking: threading.Thread | None = None
 
@@ -237,7 +238,7 @@ class FallbackBackend(LockBackend):
             went_away = self.went_away
             went_away.fired = True
         _log.warning("%s is away, going on without locks: %s", self.name, error)
-        self._on_change("away")
+        told(self._on_change, "away")
         went_away.fire()
 
     def _close_circuit(self, failures: int) -> bool:
@@ -266,14 +267,14 @@ class FallbackBackend(LockBackend):
                     self._backoff.reset()
                 pause_s, back_at = self._backoff.next_s(), time.monotonic()
                 _log.warning("%s is back, and so are the locks", self.name)
-                self._on_change("back")
+                told(self._on_change, "back")
 
     @override
     def ballot(self, name: str) -> Ballot:
         return self._backend.ballot(name)
 
     @override
-    async def open_session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> AsyncSession:
+    async def open_session(self, ttl_s: float, lease_id: int | None, end_lease: bool) -> AsyncSession:
         return await self._backend.open_session(ttl_s, lease_id, end_lease)
 
     @property

@@ -1,7 +1,6 @@
 """The lock that callers see: `AsyncLock` for tasks, and `DistributedLock`, its blocking face for threads."""
 
 import asyncio
-import math
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
@@ -10,18 +9,17 @@ from types import TracebackType
 from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
 from . import clock, portal
-from .connection import Connection, Terms
+from .connection import Connection, Terms, running_loop
 from .contender import Contender
 from .errors import LockError, LockLost, LockNotHeld, LockTimeout
 from .grant import Grant
 from .hook import told
 from .owners import Owned, Owners
-from .waiting import Cancel, Wait, insisted
+from .waiting import Cancel, Wait, insisted, keep_task, seconds
 
 Result = TypeVar("Result")
 
 _LEAVE_S: Final = 1.0  # a cancelled task waits no longer than this for its place in the queue to be given back
-_undoing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
 class Source(Protocol):
@@ -62,7 +60,7 @@ class AsyncLock(Owned):
 
     def __init__(self, source: Source, name: str, ttl_s: float | None = None) -> None:
         self.name = checked_name(name)
-        self.ttl_s = source.terms.ttl_s if ttl_s is None else _checked_ttl(ttl_s)
+        self.ttl_s = source.terms.ttl_s if ttl_s is None else seconds("ttl_s", ttl_s)
         self._source = source
         self._owners = Owners(name)
 
@@ -93,8 +91,8 @@ class AsyncLock(Owned):
         grant = self._owners.reenter(owner)
         if grant is not None:
             return grant
-        if hold_max_s is not None and not hold_max_s >= 0:
-            raise ValueError(f"hold_max_s must be 0 or more, not {hold_max_s}")
+        if hold_max_s is not None:
+            seconds("hold_max_s", hold_max_s, zero=True)
         began, wait = clock.now(), Wait(wait_s, cancel)
         try:
             grant = await interruptible(self._source.take(self.name, self.ttl_s, wait), wait, self._give_back)
@@ -331,8 +329,7 @@ async def interruptible(
                 await undo(task.result())
 
         undoing = asyncio.create_task(undo_it())
-        _undoing.add(undoing)
-        undoing.add_done_callback(_undoing.discard)
+        keep_task(undoing)
         await asyncio.wait({undoing}, timeout=_LEAVE_S)
         raise
 
@@ -344,19 +341,11 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _checked_ttl(ttl_s: float) -> float:
-    if not 0 < ttl_s < math.inf:
-        raise ValueError(f"a lock's ttl_s must be more than 0, not {ttl_s}")
-    return float(ttl_s)
-
-
 def _task(owner: Hashable | None) -> Hashable:
-    if owner is not None:
-        return owner
-    task = asyncio.current_task()
-    if task is None:
+    task = asyncio.current_task(running_loop())
+    if task is None and owner is None:
         raise LockError("this is no task: pass an owner")
-    return task
+    return task if owner is None else owner
 
 
 def _thread(owner: Hashable | None) -> Hashable:

@@ -1,7 +1,6 @@
 """A session: one lease for several locks and elections, for tasks and for threads."""
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 from . import portal
@@ -126,7 +125,5 @@ class Session(Leased):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -137,11 +137,10 @@ class EtcdBackend(LockBackend):
         return EtcdBallot(self.here(), name)
 
     @override
-    async def open_session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> EtcdSession:
+    async def open_session(self, ttl_s: float, lease_id: int | None, end_lease: bool) -> EtcdSession:
         here = self.here()
         if lease_id is not None:
             joined = await SharedLease.join(here.client, here.renewer, lease_id, ends_lease=end_lease)
             return EtcdSession(here, joined, joined=True)
-        whole_s = math.ceil(self.ttl_s if ttl_s is None else ttl_s)
-        begun = await SharedLease.begin(here.client, here.renewer, whole_s, here.timeout_s)
+        begun = await SharedLease.begin(here.client, here.renewer, math.ceil(ttl_s), here.timeout_s)
         return EtcdSession(here, begun, joined=False)

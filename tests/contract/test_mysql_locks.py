@@ -619,6 +619,13 @@ def test_a_waiter_ends_no_session_but_its_own(open_: Open) -> None:
             proxy.close()
 
 
+def test_a_renewal_that_comes_late_prolongs_nothing(server: MariaDB, open_: Open) -> None:
+    """Its owner believes in the lock no more: it would only be in others' way for another TTL."""
+    grant = open_(MySqlRowBackend, server.url, ttl_s=60).lock("/test/late").acquire()
+    ask(server, f"UPDATE fencelock_locks SET expires_at = NOW(6) - INTERVAL 1 SECOND WHERE token = {grant.token}")
+    assert not portal.run(grant.lease.hold.renew(WITHIN_S))
+
+
 def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Open) -> None:
     """Neither is sent beside the other one, and the connection is kept."""
     proxy = Proxy(server.port)

@@ -5,6 +5,8 @@ import contextlib
 import os
 import random
 import re
+import select
+import selectors
 import shutil
 import socket
 import struct
@@ -395,6 +397,35 @@ def test_a_server_that_is_not_there_in_time() -> None:
         with lock:
             assert client_id(backend) != session
         backend.close()
+
+
+def test_a_member_that_allows_less_ends_the_session() -> None:
+    """Its leases are trusted for longer than it would last there."""
+    options = ["maxSessionTimeout=60000"]
+    with (
+        optional(lambda: ZooKeeper(durable=True, options=options)) as server,
+        ZooKeeperBackend(server.hosts, ttl_s=60) as backend,
+    ):
+        lock = backend.lock("/test/shorter")
+        grant, session = lock.acquire(), client_id(backend)
+        server.kill()
+        options[:] = ["maxSessionTimeout=6000"]
+        server.start()
+        eventually(lambda: grant.lost, "it is told")
+        with pytest.raises(LockLost):
+            lock.release()
+        eventually(lambda: _answers(backend), "it is connected again")
+        with lock as later:
+            assert client_id(backend) != session
+            assert later.lease.ttl_s == pytest.approx(4)
+
+
+def test_a_system_without_poll(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Windows: it has `select` alone."""
+    monkeypatch.delattr(select, "poll")
+    monkeypatch.setattr(zookeeper_session, "Selector", selectors.SelectSelector)
+    with ZooKeeperBackend(server.hosts) as backend, backend.lock("/test/windows") as grant:
+        assert grant.token > 0
 
 
 def test_a_session_that_ends_costs_a_waiter_its_place(server: ZooKeeper, backend: ZooKeeperBackend) -> None:

@@ -4,7 +4,6 @@ A wrong use has a comment that has its error ignored. Where the types are too lo
 the comment is not used.
 """
 
-from collections.abc import Iterator
 from typing import assert_type
 
 import fencelock
@@ -44,7 +43,7 @@ def for_threads() -> None:
     with assert_type(election.campaign("me", wait_s=1), Leadership) as leadership:
         leadership.proclaim("me")
     assert_type(election.leader(), Leader | None)
-    assert_type(election.observe(), Iterator[Leader | None])
+    assert_type(next(election.observe()), Leader | None)
     assert_type(session.election("/e"), Election)
     election.campain("me")  # type: ignore[attr-defined]
     leadership.proclam("me")  # type: ignore[attr-defined]
