@@ -67,7 +67,7 @@ def test_the_snippets_run_as_printed(python: Path, etcd: EtcdMember, tmp_path: P
         file = tmp_path / f"snippet{number}.py"
         file.write_text(snippet.replace("127.0.0.1:2379", url(etcd).partition("://")[2]))
         said.append(subprocess.run([str(python), str(file)], check=True, capture_output=True, text=True, timeout=60))
-    assert [len(one.stdout.splitlines()) for one in said] == [3, 2]
+    assert [len(one.stdout.splitlines()) for one in said] == [4, 2]
     assert [one.stderr for one in said] == ["", ""]
 
 
