@@ -452,12 +452,12 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "fencelock.connection": ("Options",),
     },
     "Locks": {
-        "fencelock.lock": ("DistributedLock",),
+        "fencelock.lock": ("DistributedLock", "Asked"),
         "fencelock": ("AsyncLock", "Grant", "Cancel", "Contender", "Hook", "now"),
     },
     "Elections and sessions": {
         "fencelock.election": ("Election", "Leadership", "Leader", "AsyncElection", "AsyncLeadership"),
-        "fencelock.etcd.backend": ("Session", "AsyncSession"),
+        "fencelock.session": ("Session", "AsyncSession"),
     },
     "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
     "Errors": {
@@ -470,8 +470,8 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 MADE_BY_PROGRAMS = ("fencelock.fence", "fencelock.waiting")  # of other classes fencelock makes the objects
 INTERNAL = {  # names that only fencelock, or a backend, uses
-    *("begin", "check_name", "close_on_loop", "connect", "election_for_tasks", "from_url", "here", "open", "renew"),
-    *("session_for_tasks", "subscribe", "take", "terms", "threads", "undo"),
+    *("ballot", "begin", "begin_session", "check_name", "close_on_loop", "connect", "from_url", "here", "open_session"),
+    *("renew", "subscribe", "take", "terms", "undo"),
 }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .backend import AsyncLocks, Guarantees, LockBackend, Scope
     from .clock import now
     from .contender import Contender
+    from .election import AsyncElection, AsyncLeadership, Election, Leader, Leadership
     from .errors import (
         ConfigurationError,
         FencelockError,
@@ -33,19 +34,26 @@ if TYPE_CHECKING:
     from .hook import Hook
     from .lock import AsyncLock, DistributedLock
     from .registry import connect, name_of
+    from .session import AsyncSession, Session
     from .waiting import Cancel
 
 __all__ = [
+    "AsyncElection",
+    "AsyncLeadership",
     "AsyncLock",
     "AsyncLocks",
+    "AsyncSession",
     "Cancel",
     "ConfigurationError",
     "Contender",
     "DistributedLock",
+    "Election",
     "FencelockError",
     "Grant",
     "Guarantees",
     "Hook",
+    "Leader",
+    "Leadership",
     "LockBackend",
     "LockCancelled",
     "LockError",
@@ -55,6 +63,7 @@ __all__ = [
     "LockUnavailable",
     "NoLock",
     "Scope",
+    "Session",
     "connect",
     "name_of",
     "now",
@@ -65,6 +74,7 @@ _MODULES: Final = {
     ".backend": ("AsyncLocks", "Guarantees", "LockBackend", "Scope"),
     ".clock": ("now",),
     ".contender": ("Contender",),
+    ".election": ("AsyncElection", "AsyncLeadership", "Election", "Leader", "Leadership"),
     ".errors": (
         *("ConfigurationError", "FencelockError", "LockCancelled", "LockError"),
         *("LockLost", "LockNotHeld", "LockTimeout", "LockUnavailable", "NoLock"),
@@ -73,15 +83,18 @@ _MODULES: Final = {
     ".hook": ("Hook",),
     ".lock": ("AsyncLock", "DistributedLock"),
     ".registry": ("connect", "name_of"),
+    ".session": ("AsyncSession", "Session"),
     ".waiting": ("Cancel",),
 }
 _HOME: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name], __name__), name)
+if not TYPE_CHECKING:  # which would believe in any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOME[name], __name__), name)
 
 
 def __dir__() -> list[str]:

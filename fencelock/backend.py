@@ -1,22 +1,24 @@
 """A lock backend: one connection to a lock system, from which a process takes all its locks."""
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from . import fork, portal
-from .connection import Connection, Options, Terms, closed
+from .connection import Connection, Options, Terms, closed, running_loop
 from .contender import Contender
+from .election import AsyncElection, Ballot, Election
 from .errors import LockError
 from .grant import Grant
 from .hook import Hook
-from .lock import AsyncLock, DistributedLock, checked_name
+from .lock import AsyncLock, DistributedLock, checked_name, interruptible
+from .session import AsyncSession, Session
 from .url import LockUrl
-from .waiting import Wait
+from .waiting import Wait, seconds
 
 
 class Scope(StrEnum):
@@ -72,7 +74,7 @@ class LockBackend(ABC):
         fork.in_child(self._begin_in_child)
 
     def _begin(self) -> None:
-        self._mutex = threading.Lock()
+        # Without a mutex: a signal's handler may close, too, and the methods of a dict are atomic.
         self._connections: dict[asyncio.AbstractEventLoop, Connection] = {}
 
     def _begin_in_child(self) -> None:
@@ -91,16 +93,15 @@ class LockBackend(ABC):
 
     def here(self) -> Connection:
         """Return the running loop's connection. Raises `LockUnavailable` once the backend is closed."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         connection = self._connections.get(loop)
         if connection is None:
             if self._closed:
                 raise closed(self.name)
             connection = self.connect()
-            with self._mutex:
-                for over in [one for one in self._connections if one.is_closed()]:
-                    del self._connections[over]
-                self._connections[loop] = connection
+            for over in [one for one in list(self._connections) if one.is_closed()]:
+                self._connections.pop(over, None)
+            self._connections[loop] = connection
         return connection
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
@@ -111,15 +112,6 @@ class LockBackend(ABC):
     def aio(self) -> "AsyncLocks":
         """This backend's locks, for tasks."""
         return AsyncLocks(self)
-
-    @property
-    def threads(self) -> Any:
-        """The connection of the threads."""
-
-        async def here() -> Connection:
-            return self.here()
-
-        return portal.run(here())
 
     @property
     def ttl_s(self) -> float:
@@ -168,43 +160,35 @@ class LockBackend(ABC):
         """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds. Blocks."""
         portal.run(self.aio.ping(timeout_s))
 
-    def election(self, name: str) -> Any:
-        """Return the `Election` of that name. Raises `LockError` where there are none."""
-        from .election import Election
+    def election(self, name: str) -> Election:
+        """Return the election of that name. Raises `LockError` where there are none."""
+        return Election(self.aio.election(name))
 
-        return Election(self.election_for_tasks(name))
-
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Any:
-        """Begin a `Session`, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Session:
+        """Begin a session, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
 
         `lease_id`: joins a lease that another program has granted, and leaves it alone in the end, unless `end_lease`:
         then it ends with this session, for all that use it, as Go's `Session.Close` has it. Raises `LockError` where
         there are none.
         """
+        return Session(portal.run(self.begin_session(ttl_s, lease_id, end_lease), AsyncSession.undo))
+
+    async def begin_session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> AsyncSession:
+        """Begin a session on the running loop; if the caller is cancelled, nothing is left of it."""
+        ttl_s = self.ttl_s if ttl_s is None else seconds("ttl_s", ttl_s)
+        return await interruptible(self.open_session(ttl_s, lease_id, end_lease), Wait(), AsyncSession.undo)
+
+    async def open_session(self, ttl_s: float, lease_id: int | None, end_lease: bool) -> AsyncSession:
+        """Ask the server for a session's lease: see `session`."""
         raise LockError(f"{self.name} has no sessions")
 
-    def election_for_tasks(self, name: str) -> Any:
-        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
-        from .election import AsyncElection
-
-        name = checked_name(name)
-        if not self.guarantees.elects:
-            raise LockError(f"{self.name} has no elections")
-        return AsyncElection(lambda: self.ballot(name))
-
-    def ballot(self, name: str) -> Any:
+    def ballot(self, name: str) -> Ballot:
         """Return the `Ballot` of an election, on the running loop's connection."""
         raise LockError(f"{self.name} has no elections")
 
-    def session_for_tasks(
-        self, *, ttl_s: float | None, lease_id: int | None, end_lease: bool
-    ) -> AbstractAsyncContextManager[Any]:
-        """Return the context manager that holds an `AsyncSession`: `session` for tasks."""
-        raise LockError(f"{self.name} has no sessions")
-
     @property
     def degraded(self) -> bool:
-        """True while grants are given without a lock (see `FallbackBackend`)."""
+        """True while grants are given without a lock, as the system is away and can be done without."""
         return False
 
     @property
@@ -227,7 +211,7 @@ class LockBackend(ABC):
 
     async def close_on_loop(self) -> None:
         """As `close`, for a task."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         connection = self._end(loop)
         if connection is not None:
             await connection.close()
@@ -236,22 +220,19 @@ class LockBackend(ABC):
     def _end(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
         """Close the other loops' connections, in the background, and return this loop's."""
         self._closed = True
-        with self._mutex:
-            own = self._connections.get(loop)
-            others = [(one, self._connections.pop(one)) for one in list(self._connections) if one is not loop]
-        for other, connection in others:
-            if not other.is_closed():
+        for other in [one for one in list(self._connections) if one is not loop]:
+            connection = self._connections.pop(other, None)
+            if connection is not None and not other.is_closed():
                 closing = connection.close()
                 try:
                     asyncio.run_coroutine_threadsafe(closing, other)
                 except RuntimeError:  # it is closed
                     closing.close()
-        return own
+        return self._connections.get(loop)
 
     async def leave_loop(self) -> None:
         """Close the running loop's connection. Locks still held there run out; threads and other loops go on."""
-        with self._mutex:
-            connection = self._connections.pop(asyncio.get_running_loop(), None)
+        connection = self._connections.pop(running_loop(), None)
         if connection is not None:
             await connection.close()
 
@@ -285,7 +266,7 @@ class AsyncLocks:
 
     @property
     def degraded(self) -> bool:
-        """True while grants are given without a lock (see `FallbackBackend`)."""
+        """True while grants are given without a lock, as the system is away and can be done without."""
         return self.backend.degraded
 
     @property
@@ -306,15 +287,23 @@ class AsyncLocks:
         """Take a lock from a holder that hangs: see `LockBackend.force_release`."""
         return await self.backend.here().force_release(name)
 
-    def election(self, name: str) -> Any:
-        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
-        return self.backend.election_for_tasks(name)
+    def election(self, name: str) -> AsyncElection:
+        """Return the election of that name. Raises `LockError` where there are none."""
+        name = checked_name(name)
+        if not self.guarantees.elects:
+            raise LockError(f"{self.name} has no elections")
+        return AsyncElection(lambda: self.backend.ballot(name))
 
-    def session(
+    @asynccontextmanager
+    async def session(
         self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False
-    ) -> AbstractAsyncContextManager[Any]:
-        """Hold an `AsyncSession` in a block: see `LockBackend.session`."""
-        return self.backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
+    ) -> AsyncIterator[AsyncSession]:
+        """Hold a session in a block: see `LockBackend.session`."""
+        session = await self.backend.begin_session(ttl_s, lease_id, end_lease)
+        try:
+            yield session
+        finally:
+            await session.close()
 
     async def contenders(self, prefix: str) -> list[Contender]:
         """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""

@@ -45,6 +45,9 @@ class Callbacks:
                 callback()
             except Exception:
                 _log.exception("unexpected error in a callback")
+            except BaseException:  # it ends the program, perhaps, and nobody's lock is any better for that
+                self._call_all()
+                raise
 
     def _unsubscribe(self, callback: Callable[[], None]) -> None:
         with suppress(ValueError):

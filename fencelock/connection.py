@@ -14,7 +14,7 @@ from .grant import Grant
 from .hook import Hook, told
 from .lease import Lease
 from .renewer import Renewer
-from .waiting import Wait, Waiters, Wake, insisted
+from .waiting import Wait, Waiters, Wake, insisted, seconds
 
 _AWAY_PAUSE_S: Final = 0.1  # the pause before a server that was away is asked again
 _CALLS_MAX: Final = 64  # attempts that make their calls at once
@@ -59,9 +59,18 @@ class Terms:
 
 
 def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ConfigurationError(f"{name} must be a number of seconds above 0, not {value!r}")
-    return float(value)
+    try:
+        return seconds(name, value)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs here. Raises `LockError` if that is none of asyncio's."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise LockError("no event loop of asyncio runs here; others, such as trio's, have no locks") from None
 
 
 class Connection(ABC):
@@ -158,7 +167,7 @@ class Attempt(ABC, Generic[AConnection]):
         """Try, or look whether it is our turn; return the grant, or for how many seconds to sleep unless woken.
 
         Raises `LockUnavailable`, or `PlaceLost` if our place on the server is gone. Each call to the server has the
-        timeout `wait.call_s(self.timeout_s)`. It is cancelled only when its loop ends.
+        timeout `wait.call_s(self.timeout_s)`. It may be cancelled at any await, by a program that cancels all tasks.
         """
 
     async def until_granted(self, wait: Wait) -> Grant:
@@ -235,7 +244,7 @@ class Attempt(ABC, Generic[AConnection]):
             turns.release()
 
     async def leave(self, *, in_background: bool = False) -> None:
-        """Give up what the attempt has on the server. Never raises."""
+        """Give up what the attempt has on the server, now or in the background."""
         lease, self.lease = self.lease, None
         if lease is not None and in_background:
             self.renewer.end(lease)

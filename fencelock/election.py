@@ -1,13 +1,12 @@
 """Elections on a lock's queue: the first of several candidates leads, and says something that all can hear."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Protocol, cast
 
-from . import portal
+from . import fork, portal
 from .connection import Connection
 from .contender import Contender
 from .errors import LockLost, LockUnavailable
@@ -168,7 +167,7 @@ class AsyncElection:
         """Yield the leader now, and again after each change of leader or proclamation; None: nobody leads.
 
         Each look tells what is true then; a state that came and went while the caller was busy is skipped. It waits for
-        a server that is away. It ends with `cancel`, with `aclose`, and when the connection is closed.
+        a server that is away. It ends with `cancel` or `aclose`, in a forked child, and when the connection is closed.
         """
         observation = Observation(self, cancel or Cancel())
         try:
@@ -186,7 +185,7 @@ END: Final = _End()
 
 
 class Observation:
-    """An observation of an election."""
+    """An observation of an election, which has no part in a child that is forked: the connection is the parent's."""
 
     def __init__(self, election: AsyncElection, cancel: Cancel) -> None:
         self._ballot = election.ballot()
@@ -195,12 +194,13 @@ class Observation:
         self._lookout = self._ballot.lookout(self._wake)
         self._last: Leader | _End | None = END  # no answer yet
         self._forget = cancel.subscribe(self._wake.set)
+        self._generation = fork.generation
 
     async def next(self) -> Leader | _End | None:
         """Wait for an answer other than the last one, and return the leader (None: nobody leads), or `END`."""
         waiters = self._ballot.connection.waiters
         with waiters.waiting(self._wake):
-            while not (self._cancel.is_set() or waiters.dismissed):
+            while self._generation == fork.generation and not (self._cancel.is_set() or waiters.dismissed):
                 try:
                     # At the beginning, and after each answer, for which time has passed: look.
                     pause_s = await self._lookout.pause_s()
@@ -214,8 +214,9 @@ class Observation:
 
     def close(self) -> None:
         """Watch no longer."""
-        self._forget()
-        self._lookout.close()
+        if self._generation == fork.generation:
+            self._forget()
+            self._lookout.close()
 
 
 # -- for threads -----------------------------------------------------------------------------------------------------
@@ -247,9 +248,7 @@ class Leadership(Grant):
     def __enter__(self) -> "Leadership":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.resign()
 
 
@@ -283,7 +282,7 @@ class Election:
         """See `AsyncElection.recorded`."""
         return portal.run(self._election.recorded())
 
-    def observe(self, *, cancel: Cancel | None = None) -> Iterator[Leader | None]:
+    def observe(self, *, cancel: Cancel | None = None) -> Generator[Leader | None, None, None]:
         """See `AsyncElection.observe`. Blocks between the answers."""
         cancel = cancel or Cancel()
 

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Final, Self, Unpack
 
@@ -23,9 +22,12 @@ from .backoff import Backoff
 from .callbacks import Callbacks
 from .connection import Attempt, Connection, Options
 from .contender import Contender
+from .election import Ballot
 from .errors import LockCancelled, LockUnavailable
 from .grant import Grant
+from .hook import told
 from .lease import Lease
+from .session import AsyncSession
 from .url import LockUrl
 from .waiting import Cancel, Wait
 
@@ -191,7 +193,7 @@ class FallbackBackend(LockBackend):
 
     def _begin_here(self) -> None:
         self.slots = threading.BoundedSemaphore(self._most)
-        self._circuit = threading.Lock()
+        self._circuit = threading.RLock()  # a signal's handler may ask for a lock within it
         self._closing = threading.Event()
         self._looking: threading.Thread | None = None
 
@@ -236,7 +238,7 @@ class FallbackBackend(LockBackend):
             went_away = self.went_away
             went_away.fired = True
         _log.warning("%s is away, going on without locks: %s", self.name, error)
-        self._on_change("away")
+        told(self._on_change, "away")
         went_away.fire()
 
     def _close_circuit(self, failures: int) -> bool:
@@ -265,25 +267,15 @@ class FallbackBackend(LockBackend):
                     self._backoff.reset()
                 pause_s, back_at = self._backoff.next_s(), time.monotonic()
                 _log.warning("%s is back, and so are the locks", self.name)
-                self._on_change("back")
+                told(self._on_change, "back")
 
     @override
-    def election(self, name: str) -> Any:
-        return self._backend.election(name)
+    def ballot(self, name: str) -> Ballot:
+        return self._backend.ballot(name)
 
     @override
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Any:
-        return self._backend.session(ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
-
-    @override
-    def election_for_tasks(self, name: str) -> Any:
-        return self._backend.election_for_tasks(name)
-
-    @override
-    def session_for_tasks(
-        self, *, ttl_s: float | None, lease_id: int | None, end_lease: bool
-    ) -> AbstractAsyncContextManager[Any]:
-        return self._backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
+    async def open_session(self, ttl_s: float, lease_id: int | None, end_lease: bool) -> AsyncSession:
+        return await self._backend.open_session(ttl_s, lease_id, end_lease)
 
     @property
     @override

@@ -1,27 +1,25 @@
 """The lock that callers see: `AsyncLock` for tasks, and `DistributedLock`, its blocking face for threads."""
 
 import asyncio
-import math
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
 from . import clock, portal
-from .connection import Connection, Terms
+from .connection import Connection, Terms, running_loop
 from .contender import Contender
 from .errors import LockError, LockLost, LockNotHeld, LockTimeout
 from .grant import Grant
 from .hook import told
 from .owners import Owned, Owners
-from .waiting import Cancel, Wait, insisted
+from .waiting import Cancel, Wait, insisted, keep_task, seconds
 
 Result = TypeVar("Result")
 
 _LEAVE_S: Final = 1.0  # a cancelled task waits no longer than this for its place in the queue to be given back
-_undoing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
 class Source(Protocol):
@@ -34,6 +32,15 @@ class Source(Protocol):
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
         """See `Connection.take`."""
+
+
+class Asked(TypedDict, total=False):
+    """The options of `acquire` and `holding`: see `AsyncLock.acquire`."""
+
+    wait_s: float | None
+    cancel: Cancel | None
+    owner: Hashable | None
+    hold_max_s: float | None
 
 
 class AsyncLock(Owned):
@@ -53,7 +60,7 @@ class AsyncLock(Owned):
 
     def __init__(self, source: Source, name: str, ttl_s: float | None = None) -> None:
         self.name = checked_name(name)
-        self.ttl_s = source.terms.ttl_s if ttl_s is None else _checked_ttl(ttl_s)
+        self.ttl_s = source.terms.ttl_s if ttl_s is None else seconds("ttl_s", ttl_s)
         self._source = source
         self._owners = Owners(name)
 
@@ -84,8 +91,8 @@ class AsyncLock(Owned):
         grant = self._owners.reenter(owner)
         if grant is not None:
             return grant
-        if hold_max_s is not None and not hold_max_s >= 0:
-            raise ValueError(f"hold_max_s must be 0 or more, not {hold_max_s}")
+        if hold_max_s is not None:
+            seconds("hold_max_s", hold_max_s, zero=True)
         began, wait = clock.now(), Wait(wait_s, cancel)
         try:
             grant = await interruptible(self._source.take(self.name, self.ttl_s, wait), wait, self._give_back)
@@ -137,21 +144,13 @@ class AsyncLock(Owned):
             data.grant.ensure_held()
 
     @asynccontextmanager
-    async def holding(
-        self,
-        *,
-        wait_s: float | None = None,
-        cancel: Cancel | None = None,
-        owner: Hashable | None = None,
-        hold_max_s: float | None = None,
-        cancel_on_lost: bool = False,
-    ) -> AsyncIterator[Grant]:
+    async def holding(self, *, cancel_on_lost: bool = False, **options: Unpack[Asked]) -> AsyncIterator[Grant]:
         """As `async with lock`, with the options of `acquire`; also a decorator.
 
         `cancel_on_lost`: the body is cancelled as soon as the loss of the lock is noticed, and `LockLost` raised.
         """
-        owner = _task(owner)
-        grant = await self.acquire(wait_s=wait_s, cancel=cancel, owner=owner, hold_max_s=hold_max_s)
+        owner = options["owner"] = _task(options.get("owner"))
+        grant = await self.acquire(**options)
         guard = _CancelOnLost(grant) if cancel_on_lost else None
         try:
             yield grant
@@ -248,11 +247,9 @@ class DistributedLock(Owned):
         """See `AsyncLock.contenders`."""
         return portal.run(self._lock.contenders())
 
-    def acquire(
-        self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None
-    ) -> Grant:
+    def acquire(self, **options: Unpack[Asked]) -> Grant:
         """Own the lock: see `AsyncLock.acquire`."""
-        owner = _thread(owner)
+        owner = options["owner"] = _thread(options.get("owner"))
         if owner is threading.current_thread() and (grant := self._owners.reenter(owner, alone=True)) is not None:
             return grant
 
@@ -263,7 +260,7 @@ class DistributedLock(Owned):
             if data is not None:  # else somebody of the same name has entered again, and has it
                 await self._lock._give_back(data.grant)
 
-        return portal.run(self._lock.acquire(wait_s=wait_s, cancel=cancel, owner=owner), undo)
+        return portal.run(self._lock.acquire(**options), undo)
 
     def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
         """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
@@ -279,10 +276,10 @@ class DistributedLock(Owned):
             portal.run(self._lock.release(owner=owner), to_the_end=True)
 
     @contextmanager
-    def holding(self, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Iterator[Grant]:
-        """As `with lock`, waiting at most `wait_s` seconds or until `cancel`; also a decorator. See `acquire`."""
-        owner = _thread(None)  # a generator may be closed by another one
-        grant = self.acquire(wait_s=wait_s, cancel=cancel, owner=owner)
+    def holding(self, **options: Unpack[Asked]) -> Iterator[Grant]:
+        """As `with lock`, with the options of `acquire`; also a decorator."""
+        owner = options["owner"] = _thread(options.get("owner"))  # a generator may be closed by another one
+        grant = self.acquire(**options)
         try:
             yield grant
         except BaseException:
@@ -332,8 +329,7 @@ async def interruptible(
                 await undo(task.result())
 
         undoing = asyncio.create_task(undo_it())
-        _undoing.add(undoing)
-        undoing.add_done_callback(_undoing.discard)
+        keep_task(undoing)
         await asyncio.wait({undoing}, timeout=_LEAVE_S)
         raise
 
@@ -345,19 +341,11 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _checked_ttl(ttl_s: float) -> float:
-    if not 0 < ttl_s < math.inf:
-        raise ValueError(f"a lock's ttl_s must be more than 0, not {ttl_s}")
-    return float(ttl_s)
-
-
 def _task(owner: Hashable | None) -> Hashable:
-    if owner is not None:
-        return owner
-    task = asyncio.current_task()
-    if task is None:
+    task = asyncio.current_task(running_loop())
+    if task is None and owner is None:
         raise LockError("this is no task: pass an owner")
-    return task
+    return task if owner is None else owner
 
 
 def _thread(owner: Hashable | None) -> Hashable:

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 _END_S: Final = 2.0
 # Not epoll: a forked child would share that object of the kernel's. Windows has only `select`.
-_selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class _Portal:
@@ -26,7 +26,7 @@ class _Portal:
 
     def __init__(self) -> None:
         # Asyncio's own, whatever the policy: uvloop's can't be forgotten by a forked child.
-        self.loop = asyncio.SelectorEventLoop(_selector())
+        self.loop = asyncio.SelectorEventLoop(Selector())
         self._stopping = False
         self.closed = False
         self.jobs: set[_Job[Any]] = set()

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ class Renewer:
     TTL costs nothing. `on_event` hears "renewed", "retried", "lost" or "abandoned" (the owner ended), for metrics.
 
     For threads it runs on a thread of its own (see `portal`). If a loop hangs, its tasks lose their locks a TTL later.
+    Other threads and signal handlers may drop a lease at any moment: there is no mutex, as a dict's methods are atomic.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class Renewer:
         self._closed = False
         self._paused_until = -math.inf
         self._jobs: dict[Lease, _Job] = {}
-        self._mutex = threading.Lock()
         self._wakes_at = math.inf  # when it will look by itself
         self._looked_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -84,11 +83,10 @@ class Renewer:
 
     def drop(self, lease: Lease) -> None:
         """Stop renewing a lease. A renewal under way is not waited for; its result changes nothing any more."""
-        with self._mutex:
-            self._jobs.pop(lease, None)
+        self._jobs.pop(lease, None)
 
     async def hand_back(self, lease: Lease, timeout_s: float) -> None:
-        """Give the lease back now, or in the background if no answer comes within a second. Never raises."""
+        """Give the lease back now, or in the background if no answer comes within a second."""
         if lease.inherited:
             return  # the loop is the parent's, too, and doesn't turn here
         if asyncio.get_running_loop() is not self._loop and not self._loop.is_closed():
@@ -124,9 +122,9 @@ class Renewer:
         In that second what is to be given back is tried once more.
         """
         until = self._clock() + _HAND_BACK_S
-        with self._mutex:
-            self._closed = True
-            self._jobs = {lease: job for lease, job in self._jobs.items() if job.ending}
+        self._closed = True
+        for lease in [lease for lease, job in list(self._jobs.items()) if not job.ending]:
+            self.drop(lease)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -136,15 +134,13 @@ class Renewer:
                 task.cancel()  # the server is silent
             await asyncio.gather(*late, return_exceptions=True)
         left_s = max(_MIN_CALL_S, until - self._clock())
-        with self._mutex:
-            ending, self._jobs = list(self._jobs), {}
+        ending, self._jobs = list(self._jobs), {}
         await asyncio.gather(*(self._end_in_turn(lease, left_s) for lease in ending), return_exceptions=True)
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
-        with self._mutex:
-            if (self._closed and not job.ending) or lease.inherited:
-                return
-            self._jobs[lease] = job
+        if (self._closed and not job.ending) or lease.inherited:
+            return
+        self._jobs[lease] = job
         if job.due >= self._wakes_at:
             return
         if asyncio._get_running_loop() is self._loop:
@@ -154,8 +150,7 @@ class Renewer:
                 self._loop.call_soon_threadsafe(self._wake_by, job.due)
 
     def _next_due(self) -> float:
-        with self._mutex:
-            return min((job.due for job in self._jobs.values()), default=math.inf)
+        return min((job.due for job in list(self._jobs.values())), default=math.inf)
 
     def _wake_by(self, due: float) -> None:
         """Look at all leases at that time, if not earlier."""
@@ -172,8 +167,7 @@ class Renewer:
         if self._paused_until > now:
             self._timer = self._loop.call_later(min(_RETRY_S, self._paused_until - now), self._look)
             return
-        with self._mutex:
-            due = [(lease, job) for lease, job in self._jobs.items() if job.due <= now]
+        due = [(lease, job) for lease, job in list(self._jobs.items()) if job.due <= now]
         # Leases that are held come before those that are given back.
         for lease, job in sorted(due, key=lambda entry: (entry[1].ending, entry[0].deadline)):
             # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
@@ -194,8 +188,7 @@ class Renewer:
             self._wake_by(job.due)  # it may be due earlier than was thought
 
     def _is_current(self, lease: Lease, job: _Job) -> bool:
-        with self._mutex:
-            return self._jobs.get(lease) is job
+        return self._jobs.get(lease) is job
 
     async def _do(self, lease: Lease, job: _Job) -> None:
         if not self._is_current(lease, job):

@@ -17,6 +17,14 @@ _LEAVE_S: Final = 2.0  # the longest that a connection waits for its waiters to 
 _ALONE_MAX: Final = 50  # waiters on a connection, before they look more seldom
 
 
+def seconds(name: str, value: Any, *, zero: bool = False) -> float:
+    """Return a number of seconds above 0, or with `zero` from 0 to infinity. Raises `ValueError`, with its name."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not (value >= 0 if zero else 0 < value < math.inf):  # nor NaN
+        raise ValueError(f"{name} must be a number of seconds, {'0 or more' if zero else 'above 0'}, not {value!r}")
+    return float(value)
+
+
 class Cancel:
     """Calls off a wait from another thread, at once.
 
@@ -47,8 +55,8 @@ class Wait:
     def __init__(
         self, wait_s: float | None = None, cancel: Cancel | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if wait_s is not None and not wait_s >= 0:  # nor NaN
-            raise ValueError(f"wait_s must be 0 or more, not {wait_s}")
+        if wait_s is not None:
+            seconds("wait_s", wait_s, zero=True)
         self._clock = clock
         self._deadline = None if wait_s is None else clock() + wait_s
         self.wait_s = wait_s
@@ -156,6 +164,15 @@ class Waiters:
         deadline = time.monotonic() + _LEAVE_S
         while self._wakes and time.monotonic() < deadline:  # noqa: ASYNC110 - it ends in any case
             await asyncio.sleep(0.01)
+
+
+_tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+
+
+def keep_task(task: "asyncio.Task[None]") -> None:
+    """Keep a reference to a task until it is done."""
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
 
 
 async def settled(future: "asyncio.Future[Result]") -> Result:

@@ -100,22 +100,18 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
 
     async def _at_once(self, session: Session, wait: Wait) -> bool | None:
         """Return whether we have the row; None if there is no row, as nothing is locked then."""
-        try:
-            # Answered at once, or there is no server: while we wait in its queue we can't tell.
-            timeout_s = wait.call_s(self.timeout_s)
-            answer = await session.run(
-                f"{_LOCK_ROW} NOWAIT", (self._key,), timeout_s=timeout_s, tell=(*_TAKEN, NO_TABLE)
-            )
-        except Refused as refusal:
-            return None if refusal.code == NO_TABLE else False
-        return True if answer.rows else None
+        # Answered at once, or there is no server: while we wait in its queue we can't tell.
+        return await self._lock_row(session, f"{_LOCK_ROW} NOWAIT", wait.call_s(self.timeout_s))
 
     async def _in_queue(self, session: Session) -> bool | None:
         """Return the same after a wait in the queue. If somebody ends the wait (KILL QUERY), that is an error."""
         sql = _LOCK_ROW.replace("1", f"/* {self._mark} */ 1", 1)
-        timeout_s = self._queue_s + self.timeout_s  # no answer later than that: the connection is silent
+        # No answer later than that: the connection is silent.
+        return await self._lock_row(session, sql, self._queue_s + self.timeout_s)
+
+    async def _lock_row(self, session: Session, sql: str, timeout_s: float) -> bool | None:
         try:
-            answer = await session.run(sql, (self._key,), timeout_s=timeout_s, tell=(NO_TABLE, *_TAKEN))
+            answer = await session.run(sql, (self._key,), timeout_s=timeout_s, tell=(*_TAKEN, NO_TABLE))
         except Refused as refusal:
             return None if refusal.code == NO_TABLE else False
         return True if answer.rows else None
@@ -211,16 +207,12 @@ class _Transaction:
         session, self._session = self._session, None
         if session is None:
             return
-        session.before_end = _nothing
+        session.before_end = lambda: None
         await session.settle(timeout_s)
         if session.in_step:
             await _roll_back(session, self._rows, timeout_s)
         else:
             await self._rows.give(session)
-
-
-def _nothing() -> None:
-    pass
 
 
 class MySqlForUpdateConnection(MySqlConnection):

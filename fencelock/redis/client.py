@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from ..errors import ConfigurationError, LockUnavailable, NoLock
-from ..waiting import Wake
+from ..waiting import Wake, keep_task
 
 _log = logging.getLogger(__name__)
 
@@ -55,15 +55,16 @@ class RedisClient:
         self.id = str(uuid.uuid4())
 
     @staticmethod
-    def check(url: str) -> None:
-        """Raise `ConfigurationError` if this is no server's URL, or has options that redis-py doesn't know."""
+    def check(url: str) -> tuple[object, ...]:
+        """Return where the server is. Raises `ConfigurationError`, also for options that redis-py doesn't know."""
         if "+cluster" in url.partition("://")[0]:
             raise ConfigurationError(
                 "the locks can't be in a Redis Cluster: a lock and the counter of its tokens would have to be "
                 "in one slot"
             )
         try:
-            _connect(url, 1.0).connection_pool.make_connection()
+            at = _connect(url, 1.0).connection_pool.make_connection()
+            return tuple(getattr(at, name, None) for name in ("host", "port", "path"))
         except TypeError as error:
             option = str(error).rpartition(" ")[2]  # ... got an unexpected keyword argument 'nonsense'
             raise ConfigurationError(f"a lock's URL has an option that redis-py does not know: {option}") from None
@@ -307,15 +308,6 @@ class Listener:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
-
-
-_tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
-
-
-def keep_task(task: "asyncio.Task[None]") -> None:
-    """Keep a reference to a task until it is done."""
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
 
 
 def _connect(url: str, timeout_s: float) -> Any:

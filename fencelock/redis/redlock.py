@@ -225,8 +225,8 @@ class RedlockBackend(LockBackend):
         urls = urls.split(",") if isinstance(urls, str) else urls
         if len(urls) < _SERVERS_MIN:
             raise ConfigurationError(f"a majority that can be lost needs {_SERVERS_MIN} servers at least")
-        for url in urls:
-            RedisClient.check(url)
+        if len({RedisClient.check(url) for url in urls}) < len(urls):
+            raise ConfigurationError("redlock's servers must be different ones: one that is named twice counts twice")
         self._urls = urls
 
     @classmethod

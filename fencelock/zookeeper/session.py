@@ -8,11 +8,11 @@ a node that nobody would look for.
 import asyncio
 import contextlib
 import logging
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from ..callbacks import Callbacks
 from ..errors import ConfigurationError, LockUnavailable
+from ..portal import Selector
 
 _log = logging.getLogger(__name__)
 _kazoo = logging.getLogger(f"{__name__}.kazoo")  # it warns of each try; this file logs once what matters
@@ -168,13 +169,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             timeout = self.timeout_s if timeout is None else min(timeout, self.timeout_s)
         elif timeout is not None and self.client._connection.ping_outstanding.is_set():
             timeout = max(timeout, self.session_s * _BELIEVED)  # a server may pause for that long without loss
-        poll = select.poll()
-        sockets = {one.fileno(): one for one in (*read, *write)}
-        for one in read:
-            poll.register(one, select.POLLIN)
-        for one in write:
-            poll.register(one, select.POLLOUT)
-        ready = {sockets[number] for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        with Selector() as selector:
+            for one in {*read, *write}:
+                selector.register(one, (one in read) * EVENT_READ | (one in write) * EVENT_WRITE)
+            ready = {key.fileobj for key, _ in selector.select(timeout)}
         return [one for one in read if one in ready], [one for one in write if one in ready], []
 
 
@@ -320,8 +318,8 @@ class Session:
     def _connected(self, session_s: float, session: tuple[int, bytes]) -> None:
         if self.over is not None:
             return
-        if self.id is not None and self.id != session:
-            self.end("the session with ZooKeeper is over")
+        if self.id is not None and (self.id != session or session_s < self.session_s):  # its leases are trusted longer
+            self.end("the session with ZooKeeper is over, or shorter than it was")
             return
         self.id, self.session_s, self._silent_since = session, session_s, None
         self._ready.set()

@@ -46,6 +46,7 @@ from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.contract.task_contract import OFTEN, Losses, TaskContract, promise
 from tests.harness.forked import Forked
+from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
 
@@ -341,11 +342,13 @@ class LockContract(TaskContract):
         eventually(lambda: len(system.leftovers()) == alone, "nothing but the holder's is left")
         worker.ask("release")
 
-    @pytest.mark.parametrize("wait_s", [-1, math.nan])
-    def test_a_wait_that_can_not_be_is_refused(self, lock: DistributedLock, wait_s: float) -> None:
-        """A negative wait is the caller's mistake, not a lock that is taken; NaN, too."""
-        with pytest.raises(ValueError, match="wait_s"):
-            lock.acquire(wait_s=wait_s)
+    @pytest.mark.parametrize("wrong", [-1, math.nan, "5", True])
+    def test_a_wait_that_can_not_be_is_refused(self, lock: DistributedLock, wrong: Any) -> None:
+        """A negative wait is the caller's mistake, not a lock that is taken; NaN, a text and True, too."""
+        with pytest.raises(ValueError, match="wait_s must be a number"):
+            lock.acquire(wait_s=wrong)
+        with pytest.raises(ValueError, match="hold_max_s must be a number"):
+            lock.acquire(hold_max_s=wrong)
 
     def test_a_lock_may_have_a_ttl_of_its_own(self, backend: LockBackend, name: str) -> None:
         """Its leases are as long as it says, and others' as long as the backend's."""
@@ -355,8 +358,9 @@ class LockContract(TaskContract):
             if self.guarantees.leases:
                 assert grant.deadline < now() + 2.1
                 assert other.deadline > now() + 2.1
-        for wrong in (0, -1, float("inf"), float("nan")):
-            with pytest.raises(ValueError, match="ttl_s"):
+        wrong: Any
+        for wrong in (0, -1, float("inf"), float("nan"), "5", True):
+            with pytest.raises(ValueError, match="ttl_s must be a number"):
                 backend.lock(name, ttl_s=wrong)
 
     def test_the_hook_is_told(self, system: LockSystem, backend: LockBackend, name: str) -> None:
@@ -506,6 +510,13 @@ class LockContract(TaskContract):
             system.end_lease(grant)
             eventually(lambda grant=grant: grant.lost, "the loss is noticed")
             raise KeyError
+
+    @promise("leases")
+    def test_a_thread_that_holds_for_too_long_loses_it(self, brief_lock: DistributedLock) -> None:
+        """Whoever the owner is: `holding` has the options of `acquire`."""
+        with pytest.raises(LockLost), brief_lock.holding(owner="me", hold_max_s=brief_lock.ttl_s) as grant:
+            assert not brief_lock.held_by_me
+            eventually(lambda: grant.lost, "it is lost")
 
     @promise("leases")
     def test_a_deleted_key_is_a_loss(self, brief_lock: DistributedLock, system: LockSystem) -> None:
@@ -812,7 +823,7 @@ class LockContract(TaskContract):
 
         def kept() -> tuple[int, int]:
             gc.collect()
-            return len(backend.threads.renewer._jobs), sum(isinstance(one, Lease) for one in gc.get_objects())
+            return len(of_threads(backend).renewer._jobs), sum(isinstance(one, Lease) for one in gc.get_objects())
 
         with lock:
             pass

@@ -1,5 +1,6 @@
 """Elections: who leads, what it says, and who hears it; etcd's own client stands in the same line."""
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -15,6 +16,7 @@ from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
 from fencelock.local import LocalBackend
+from fencelock.redis import client as redis_client
 from fencelock.redis import election as redis_election
 from fencelock.redis.client import RedisClient
 from fencelock.redis.fair import RedisFairBackend
@@ -23,6 +25,8 @@ from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.contract.test_redis_locks import RedisSystem
+from tests.harness.forked import Forked
+from tests.harness.inside import of_threads
 from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -221,6 +225,26 @@ def written(etcd: EtcdMember) -> Iterator[None]:
     etcdctl(etcd.endpoint, "del", f"{NAME}!record")
 
 
+def test_a_child_that_is_forked_observes_nothing(valkey: Valkey, fair_redis: RedisFairBackend) -> None:
+    """What it inherits is its parent's, who goes on to hear."""
+
+    def listening() -> Any:
+        return valkey.ask("PUBSUB", "NUMPAT")
+
+    observing = fair_redis.election(NAME).observe()
+    assert next(observing) is None
+    eventually(lambda: listening() == 1, "it listens")
+
+    def in_child(_: Any) -> list[Any]:
+        rest = list(observing)
+        portal.run(asyncio.sleep(2 * redis_client._KEEP_S))  # after which nobody would listen any more
+        return rest
+
+    assert Forked(in_child).result() == []
+    assert listening() == 1
+    observing.close()
+
+
 @pytest.mark.usefixtures("written")
 def test_a_record_outlasts_its_leader(any_backend: LockBackend, election: Election) -> None:
     """All can read it, also when nobody leads any more; the next leader writes in its place."""
@@ -232,7 +256,7 @@ def test_a_record_outlasts_its_leader(any_backend: LockBackend, election: Electi
     assert election.leader() is None
     # No lease ends it: even a new connection finds it.
     newcomer = (
-        EtcdBackend([one.url for one in any_backend.threads.client._endpoints])
+        EtcdBackend([one.url for one in of_threads(any_backend).client._endpoints])
         if isinstance(any_backend, EtcdBackend)
         else RedisFairBackend(any_backend._url)  # type: ignore[attr-defined]
     )

@@ -34,6 +34,7 @@ from lab.servers.process import Process, free_port, port_is_free
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
+from tests.harness.inside import of_threads, shared
 from tests.harness.servers import (
     QUICK_ETCD,
     end_leases,
@@ -222,7 +223,7 @@ def test_a_name_that_has_no_encoding_is_refused(etcd: EtcdMember, backend: EtcdB
         backend.lock("/test/\udcff")
     with pytest.raises(ValueError, match="surrogates"), backend.session() as session:
         session.lock("/test/\udcff").acquire()
-    assert not session._session._session.keys
+    assert not shared(session).keys
 
 
 def test_a_ttl_beyond_etcds_is_refused(etcd: EtcdMember, backend: EtcdBackend) -> None:
@@ -277,7 +278,7 @@ def test_a_key_that_vanishes_behind_a_lost_answer(
     """The put's answer is lost, and before the next look the key is gone: no reason to believe that one is first."""
     holder = backend.lock("/test/vanish")
     other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
-    client = other.threads.client
+    client = of_threads(other).client
     txn, look = client.txn, client.range
 
     async def put_twice(*steps: Any, unanswered: Any, **more: Any) -> Any:
@@ -514,7 +515,7 @@ def test_the_leader_is_lost_in_mid_hand_off(how: str) -> None:
         backends = [EtcdBackend(cluster.endpoints, ttl_s=10) for _ in range(3)]
         for backend in backends:
             stack.callback(backend.close)
-            backend.threads.client._current = first  # everybody asks the leader
+            of_threads(backend).client._current = first  # everybody asks the leader
         holder, *waiters = [backend.lock("/test/leader") for backend in backends]
         grant = holder.acquire()
         inside: list[int] = []
@@ -579,7 +580,7 @@ def test_a_close_while_etcd_is_silent(etcd: EtcdMember) -> None:
         lock.acquire()
         proxy.stall()
         lock.release()
-        eventually(lambda: backend.threads.renewer._tasks, "it is being given back")
+        eventually(lambda: of_threads(backend).renewer._tasks, "it is being given back")
         closing_it = InThread(backend.close)
         eventually(lambda: not closing_it.thread.is_alive(), "it is closed")
     end_leases(etcd)
@@ -594,7 +595,7 @@ def test_a_member_that_swallows_everything() -> None:
         backend = stack.enter_context(closing(EtcdBackend(endpoints, ttl_s=ttl_s)))
         with backend.lock("/test/held") as held:
             for _ in range(2):
-                current = proxies[backend.threads.client._current]
+                current = proxies[of_threads(backend).client._current]
                 current.swallow(new_ones=True)
                 assert _served_within(ttl_s + 2, backend)
                 renewed = held.deadline
@@ -608,7 +609,7 @@ def test_a_path_that_drops_everything(tmp_path: Path) -> None:
     """Of two paths to etcd one drops all packets, and then the other one: the next path is taken each time."""
     ttl_s = 5
     with etcd_far_away(tmp_path) as (_, urls, drop), closing(EtcdBackend(urls, ttl_s=ttl_s)) as backend:
-        backend.threads.client._current = 0
+        of_threads(backend).client._current = 0
         with backend.lock("/test/held") as held:
             dropped = ""
             for url in [*urls, *urls]:
@@ -647,7 +648,7 @@ def test_two_clusters_are_not_one() -> None:
         ids = [f"{int(gateway(member, 'maintenance/status')['header']['cluster_id']):x}" for member in (ours, strange)]
         for first in (0, 1):
             with closing(EtcdBackend([ours.endpoint, strange.endpoint], ttl_s=3, timeout_s=1)) as backend:
-                backend.threads.client._current = first
+                of_threads(backend).client._current = first
                 for ask in (backend.lock("/test/two").acquire, lambda backend=backend: backend.ping(1)):
                     with pytest.raises(LockUnavailable, match=f"not one cluster.*{ids[0]}.*{ids[1]}"):
                         ask()
@@ -661,7 +662,7 @@ def test_a_cluster_that_was_not_there_at_first() -> None:
         ids = [f"{int(gateway(member, 'maintenance/status')['header']['cluster_id']):x}" for member in (ours, strange)]
         with closing(EtcdBackend([ours.endpoint, strange.endpoint], ttl_s=3, timeout_s=1)) as backend:
             strange.pause()
-            backend.threads.client._current = 0
+            of_threads(backend).client._current = 0
             backend.lock("/test/two").acquire(owner="me")
             strange.resume()
             ours.pause()
@@ -674,7 +675,7 @@ def test_a_cluster_that_was_not_there_at_first() -> None:
             eventually(lambda: not _ping_error(backend), "ours is asked again")
             with backend.lock("/test/another") as grant:
                 assert grant.source == f"etcd:{ids[0]}"
-            assert backend.threads.client._current == 0
+            assert of_threads(backend).client._current == 0
         assert etcdctl(strange.endpoint, "get", "--prefix", "--keys-only", "/test/") == ""
 
 
@@ -721,7 +722,7 @@ def test_a_refused_acquire_deletes_nothing(etcd: EtcdMember) -> None:
     """A deletion that is late would meet the next key of that name, which is a holder's by then."""
     with EtcdBackend([etcd.endpoint], ttl_s=CALM_S) as backend:
         with backend.lock("/test/refused"):
-            (session,) = backend.threads._sessions.values()
+            (session,) = of_threads(backend)._sessions.values()
         before = deletions(etcd)
         alarm = {"memberID": gateway(etcd, "maintenance/status")["header"]["member_id"], "alarm": "NOSPACE"}
         gateway(etcd, "maintenance/alarm", action="ACTIVATE", **alarm)
@@ -1048,7 +1049,7 @@ def test_a_creation_that_arrives_while_one_waits_is_no_other_owner(etcd: EtcdMem
         lock, other = backend.lock("/test/own"), EtcdTxnBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=CALM_S)
         lock.acquire()
         waiting = InThread(lambda: hold_and_release(other.lock("/test/own")))
-        (session,) = eventually(lambda: list(other.threads._sessions.values()), "it has a session")
+        (session,) = eventually(lambda: list(of_threads(other)._sessions.values()), "it has a session")
         (key,) = eventually(lambda: list(session.keys), "it has tried")
         eventually(lambda: watchers(etcd), "it waits")
         proxy.stall()
@@ -1066,7 +1067,7 @@ def test_a_key_of_another_at_the_same_revision(etcd: EtcdMember) -> None:
         lock = backend.lock("/test/again")
         lock.acquire()
         etcdctl(etcd.endpoint, "put", "/test/again", "another's")
-        backend.threads.client.era += 1
+        of_threads(backend).client.era += 1
         with suppress(LockLost):
             lock.release()
         assert etcdctl(etcd.endpoint, "del", "/test/again").strip() == "1"
@@ -1078,7 +1079,7 @@ def test_a_lost_answer_is_the_end_of_a_session(
 ) -> None:
     """A call on its way could make a key that nobody knows of: its session is ended, and the key with it."""
     with closing(kind([etcd.endpoint], ttl_s=CALM_S)) as other:
-        client = other.threads.client
+        client = of_threads(other).client
         txn = client.txn
 
         async def not_answered(*steps: Any, unanswered: Any = lambda: None, **more: Any) -> Any:

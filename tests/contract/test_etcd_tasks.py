@@ -12,7 +12,7 @@ import pytest
 from fencelock import AsyncLocks, LockError, LockLost, LockTimeout, LockUnavailable
 from fencelock.election import AsyncElection
 from fencelock.etcd import lookout
-from fencelock.etcd.backend import AsyncSession, EtcdBackend
+from fencelock.etcd.backend import EtcdBackend
 from fencelock.local import LocalBackend
 from lab.servers import EtcdMember
 from lab.torture.proxy import Proxy
@@ -343,9 +343,7 @@ async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMemb
     """It is kept, with its own TTL. A lease that isn't there is an error; a task that is cancelled does not end it."""
     lease_id = int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
     for moment in range(MOMENTS):
-        opening = asyncio.create_task(
-            AsyncSession.open(cast(EtcdBackend, locks.backend).here(), ttl_s=None, lease_id=lease_id, end_lease=False)
-        )
+        opening = asyncio.create_task(locks.backend.begin_session(None, lease_id, end_lease=False))
         await asyncio.sleep(moment * 0.0001)  # not a wait for anything: a different moment each time
         opening.cancel()
         await asyncio.wait({opening}, timeout=WITHIN_S)

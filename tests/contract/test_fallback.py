@@ -127,6 +127,24 @@ def test_without_it_a_few_go_on(
     assert len(said) == 2
 
 
+def test_a_listener_that_raises_stops_nothing(server: Valkey) -> None:
+    """Whoever hears of the changes may fail: waiters leave the lock that is away, and it comes back."""
+
+    def fail(event: str) -> None:
+        raise ValueError(event)
+
+    inner = RedisBackend(server.url, ttl_s=600, timeout_s=0.5)
+    with FallbackBackend(inner, most=1, on_change=fail) as backend:
+        lock, other = backend.lock(NAME), RedisBackend(server.url, ttl_s=600, timeout_s=0.5).lock(NAME)
+        other.acquire()
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        server.kill()
+        assert unlocked(waiting.result())
+        server.start()
+        eventually(lambda: not backend.degraded, "the lock is back")
+        lock.release(owner="me")
+
+
 def test_a_waiter_in_the_queue_does_not_wait_for_ever(backend: FallbackBackend, server: Valkey) -> None:
     """A waiter whose lock system goes away goes on without it, long before a TTL is over, unlike the holder."""
     lock, other = backend.lock(NAME), backend.lock(NAME)

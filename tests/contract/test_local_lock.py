@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencelock import Grant, Hook, LockBackend, local
+from fencelock import Grant, Hook, LockBackend, LockError, local
 from fencelock.local import LocalBackend
 from fencelock.owners import Owners
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
@@ -80,6 +80,31 @@ def test_a_signal_handler_may_use_the_lock_that_it_interrupts() -> None:
         assert InThread(at_each_moment).result() >= 3
         with lock.holding(wait_s=0):
             pass
+
+
+def test_a_signal_handler_may_close_what_is_being_closed() -> None:
+    """A second Ctrl-C, wherever it interrupts the first one's clean-up."""
+
+    def at_each_moment() -> int:
+        for number in range(100):
+            backend = LocalBackend()
+            backend.ping(1)
+            with handled_at(number, [LockBackend._end.__code__], backend.close) as where:
+                backend.close()
+            if not where:
+                return number
+        return 0
+
+    assert InThread(at_each_moment).result() >= 2
+
+
+def test_without_a_loop_of_asyncio_it_says_so() -> None:
+    """As in a task of trio, which is a coroutine as well."""
+    with LocalBackend() as backend:
+        lock = backend.aio.lock("/test/trio")
+        for asked in (lock.acquire(), lock.acquire(owner="me"), lock.release(), backend.aio.contenders("/")):
+            with pytest.raises(LockError, match="no event loop of asyncio"):
+                asked.send(None)
 
 
 def test_who_waits_for_longer_than_a_ttl_keeps_the_place() -> None:

@@ -34,6 +34,7 @@ from lab.servers import MariaDB
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.inside import of_threads
 from tests.harness.servers import ask, connections, optional
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
@@ -254,7 +255,7 @@ def test_a_token_that_comes_late_is_no_ownership(
     slow = open_(system.kind, system.server.url)
     stands, go = threading.Event(), threading.Event()
 
-    tokens = slow.threads.tokens
+    tokens = of_threads(slow).tokens
 
     async def stand(*how: Any) -> tuple[str, int]:
         if not stands.is_set():
@@ -616,6 +617,13 @@ def test_a_waiter_ends_no_session_but_its_own(open_: Open) -> None:
             assert all(portal.run(grant.lease.hold.renew(WITHIN_S)) for grant in grants)
         finally:
             proxy.close()
+
+
+def test_a_renewal_that_comes_late_prolongs_nothing(server: MariaDB, open_: Open) -> None:
+    """Its owner believes in the lock no more: it would only be in others' way for another TTL."""
+    grant = open_(MySqlRowBackend, server.url, ttl_s=60).lock("/test/late").acquire()
+    ask(server, f"UPDATE fencelock_locks SET expires_at = NOW(6) - INTERVAL 1 SECOND WHERE token = {grant.token}")
+    assert not portal.run(grant.lease.hold.renew(WITHIN_S))
 
 
 def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Open) -> None:

@@ -28,6 +28,7 @@ from fencelock import (
     connect,
 )
 from fencelock.errors import ConfigurationError
+from fencelock.redis import client as redis_client
 from fencelock.redis import lock as redis_lock
 from fencelock.redis import redlock
 from fencelock.redis.fair import RedisFairBackend, RedisFairConnection
@@ -37,6 +38,7 @@ from fencelock.url import LockUrl
 from lab.servers import Valkey
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
+from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
@@ -315,7 +317,7 @@ def test_redis_py_is_told_its_own_options_only() -> None:
     """Our option is kept from redis-py, which gets all others and refuses those that it does not know."""
     for query in ("redisson_wait_s=30&health_check_interval=7", "health_check_interval=7&redisson_wait_s=30"):
         with RedisFairBackend.from_url(LockUrl.parse(f"redis+fair://:secret@localhost/3?{query}")) as backend:
-            asked = backend.threads.client.redis.connection_pool.connection_kwargs
+            asked = of_threads(backend).client.redis.connection_pool.connection_kwargs
             assert (backend.redisson_wait_s, asked["db"], asked["health_check_interval"]) == (30, 3, 7)
 
 
@@ -432,11 +434,11 @@ def test_a_late_release_of_a_lost_place_spares_the_next_one(
         lock = backend.lock("/test/lost")
         waiting = InThread(lambda: lock.acquire(owner="me"))
         eventually(lambda: raw.exists("/test/lost"), "the first one is granted")
-        proxy.hold_at(backend.threads.release.sha.encode())
+        proxy.hold_at(of_threads(backend).release.sha.encode())
         assert proxy.struck.wait(WITHIN_S)
         proxy.answer_delay_s = 0
         grant = waiting.result()
-        eventually(lambda: list(backend.threads.renewer._jobs) == [grant.lease], "the lost one is given back")
+        eventually(lambda: list(of_threads(backend).renewer._jobs) == [grant.lease], "the lost one is given back")
         proxy.restore()
         assert not grant.lost
         assert raw.hkeys("/test/lost") == [grant.key.rpartition("/")[2]]
@@ -620,6 +622,32 @@ def test_a_url_that_can_not_be_is_named(url: str) -> None:
     assert "hunter2" not in str(error.value)
 
 
+def test_a_waiter_in_a_crowd_gives_signs_of_life(shared_server: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However seldom each of them looks by itself: without a sign it would lose its place after a TTL."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    with RedisFairBackend(shared_server.url, ttl_s=6) as backend, backend.lock("/test/crowded", ttl_s=600):
+        lock, cancel = backend.lock("/test/crowded"), Cancel()
+        waiting = InThread(lambda: lock.acquire(cancel=cancel))
+
+        def left_s() -> float:
+            return sum(one.ttl_left_s or 0 for one in lock.contenders() if not one.holds)
+
+        whole = eventually(left_s, "it waits")
+        left = eventually(lambda: (now := left_s()) < whole - 0.5 and now, "its time runs")
+        eventually(lambda: left_s() > left, "it has given a sign", WITHIN_S)
+        cancel.set()
+        with pytest.raises(LockCancelled):
+            waiting.result()
+
+
+def test_redlock_counts_no_server_twice() -> None:
+    """Two of the three would be a majority by themselves."""
+    for again in ("redis://127.0.0.1:1/2", "redis://:password@127.0.0.1:1"):
+        with pytest.raises(ConfigurationError, match="different"):
+            RedlockBackend(["redis://127.0.0.1:1", "redis://127.0.0.1:2", again])
+    RedlockBackend(["redis://127.0.0.1:1", "redis://127.0.0.1:2", "unix:///a", "unix:///b"])
+
+
 def test_redlock_needs_a_majority_that_can_be_lost() -> None:
     """Two servers are no better than one."""
     with pytest.raises(ConfigurationError, match="3 servers"):
@@ -793,24 +821,27 @@ async def test_a_woken_waiter_that_leaves_wakes_the_next(
     """Else the message that it has heard would be lost, and the next one would wait for its next look."""
     monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
     async with RedisBackend(shared_server.url, ttl_s=60).aio as locks:
-        lock = locks.lock("/test/leaves")
+        lock, cancel = locks.lock("/test/leaves"), Cancel()
         listener = locks.backend.here().client.listener  # type: ignore[attr-defined]
+        wake_one = redis_client._Channel.wake_one
 
         def waiting() -> int:
             return sum(len(one.line) for one in listener._channels.values())
 
-        for _ in range(20):
-            async with lock:
-                first = asyncio.create_task(lock.acquire(owner="first"))
-                await eventually_async(lambda: waiting() == 1, "one waits")
-                second = asyncio.create_task(lock.acquire(owner="second"))
-                await eventually_async(lambda: waiting() == 2, "another one waits")
-            first.cancel()
-            await asyncio.wait({first})
-            if not first.cancelled():
-                await lock.release(owner="first")
-            await asyncio.wait_for(second, WITHIN_S)
-            await lock.release(owner="second")
+        def called_off_as_it_is_woken(channel: Any, name: str = "") -> None:
+            cancel.set()
+            wake_one(channel, name)
+
+        async with lock:
+            first = asyncio.create_task(lock.acquire(owner="first", cancel=cancel))
+            await eventually_async(lambda: waiting() == 1, "one waits")
+            second = asyncio.create_task(lock.acquire(owner="second"))
+            await eventually_async(lambda: waiting() == 2, "another one waits")
+            monkeypatch.setattr(redis_client._Channel, "wake_one", called_off_as_it_is_woken)
+        with pytest.raises(LockCancelled):
+            await first
+        await asyncio.wait_for(second, WITHIN_S)
+        await lock.release(owner="second")
 
 
 async def test_those_who_wait_hear_again_after_a_cut(shared_server: Valkey, backend: RedisBackend) -> None:

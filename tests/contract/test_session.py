@@ -12,7 +12,7 @@ import pytest
 from fencelock import LockError, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.clock import now
 from fencelock.etcd import session as session_module
-from fencelock.etcd.backend import AsyncSession, EtcdBackend
+from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
 from fencelock.etcd.session import Session
 from fencelock.etcd.txn import EtcdTxnBackend
@@ -21,6 +21,7 @@ from lab.servers import EtcdMember
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, hold_and_release
 from tests.contract.test_etcd_lock import EtcdSystem
+from tests.harness.inside import of_threads, shared
 from tests.harness.servers import end_leases, etcdctl, leases
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -171,10 +172,10 @@ def test_a_late_key_under_a_joined_lease_is_deleted(etcd: EtcdMember, backend: E
         proxy.stall()
         with pytest.raises(LockUnavailable):
             session.lock(ONE).acquire(wait_s=0)
-        (key,) = session._session._session.keys
+        (key,) = shared(session).keys
         session.close()
         proxy.restore()
-        eventually(lambda: not session._session._session.keys, "it is deleted")
+        eventually(lambda: not shared(session).keys, "it is deleted")
         over = session.deadline + TTL_S
         eventually(lambda: now() > over, "by its own time the lease is over")
         etcdctl(etcd.endpoint, "put", f"--lease={lease_id:x}", key.name, "late")
@@ -277,7 +278,7 @@ def test_nothing_is_kept_of_what_was_released(backend: EtcdBackend) -> None:
             del grant
         gc.collect()
         assert [ref() for ref in ended] == [None] * 5
-        assert session._session._session._deleted == {}  # nothing that its renewal would have to delete again
+        assert shared(session)._deleted == {}  # nothing that its renewal would have to delete again
 
 
 def test_a_key_whose_creation_was_not_answered(etcd: EtcdMember) -> None:
@@ -298,7 +299,7 @@ def test_a_creation_that_arrives_again_and_again(etcd: EtcdMember) -> None:
             assert proxy.struck.wait(WITHIN_S)
             proxy.restore()
             taking.result()
-            ((name, _),) = eventually(lambda: list(session._session._session._deleted), "it was deleted")
+            ((name, _),) = eventually(lambda: list(shared(session)._deleted), "it was deleted")
             for _ in range(2):
                 etcdctl(etcd.endpoint, "put", f"--lease={session.lease_id:x}", name, "late")
                 eventually(lambda: not etcdctl(etcd.endpoint, "get", "--keys-only", name).strip(), "it is deleted")
@@ -370,10 +371,8 @@ def test_an_interrupted_join_leaves_the_lease_alone(etcd: EtcdMember, backend: E
     """It is another program's, also if nobody wants the session that was begun on it any more."""
     lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "30").split()[1], 16)
 
-    async def joined() -> AsyncSession:
-        return await AsyncSession.open(backend.here(), ttl_s=None, lease_id=lease_id, end_lease=True)
-
-    portal.run(portal.run(joined()).leave_alone())
+    session = portal.run(backend.begin_session(None, lease_id, end_lease=True))
+    portal.run(session.undo())
     assert lease_id in [int(lease, 16) for lease in leases(etcd)]
     etcdctl(etcd.endpoint, "lease", "revoke", f"{lease_id:x}")
 
@@ -406,7 +405,7 @@ def _release_before_it_arrives(etcd: EtcdMember, name: str) -> None:
         other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
         backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}", etcd.endpoint], ttl_s=TTL_S, timeout_s=1)
         with backend.session() as session:
-            backend.threads.client._current = 0
+            of_threads(backend).client._current = 0
             backend.ping(1)
             proxy.stall_at(name.encode())
             lock = session.lock(name)

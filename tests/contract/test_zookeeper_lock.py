@@ -5,6 +5,8 @@ import contextlib
 import os
 import random
 import re
+import select
+import selectors
 import shutil
 import socket
 import struct
@@ -37,6 +39,7 @@ from lab.servers.process import free_port
 from lab.servers.zookeeper import zookeeper_classpath
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.inside import of_threads
 from tests.harness.servers import connections, optional
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
@@ -65,7 +68,7 @@ def close_session(server: ZooKeeper, client_id: tuple[int, bytes]) -> None:
 
 def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
     """Its session, and the password of that."""
-    session = backend.threads.client._session
+    session = of_threads(backend).client._session
     return None if session is None else session.id
 
 
@@ -386,7 +389,7 @@ def test_a_server_that_is_not_there_in_time() -> None:
         session = client_id(backend)
         proxy.cut()
         assert told.wait(WITHIN_S)
-        eventually(lambda: client_id(backend) != session or backend.threads.client._session.over, "it is over")
+        eventually(lambda: client_id(backend) != session or of_threads(backend).client._session.over, "it is over")
         proxy.restore()
         with pytest.raises(LockLost):
             lock.release()
@@ -394,6 +397,35 @@ def test_a_server_that_is_not_there_in_time() -> None:
         with lock:
             assert client_id(backend) != session
         backend.close()
+
+
+def test_a_member_that_allows_less_ends_the_session() -> None:
+    """Its leases are trusted for longer than it would last there."""
+    options = ["maxSessionTimeout=60000"]
+    with (
+        optional(lambda: ZooKeeper(durable=True, options=options)) as server,
+        ZooKeeperBackend(server.hosts, ttl_s=60) as backend,
+    ):
+        lock = backend.lock("/test/shorter")
+        grant, session = lock.acquire(), client_id(backend)
+        server.kill()
+        options[:] = ["maxSessionTimeout=6000"]
+        server.start()
+        eventually(lambda: grant.lost, "it is told")
+        with pytest.raises(LockLost):
+            lock.release()
+        eventually(lambda: _answers(backend), "it is connected again")
+        with lock as later:
+            assert client_id(backend) != session
+            assert later.lease.ttl_s == pytest.approx(4)
+
+
+def test_a_system_without_poll(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Windows: it has `select` alone."""
+    monkeypatch.delattr(select, "poll")
+    monkeypatch.setattr(zookeeper_session, "Selector", selectors.SelectSelector)
+    with ZooKeeperBackend(server.hosts) as backend, backend.lock("/test/windows") as grant:
+        assert grant.token > 0
 
 
 def test_a_session_that_ends_costs_a_waiter_its_place(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
@@ -440,7 +472,7 @@ def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
     """However many ask for it at first, a session is made once; and once again when it is over."""
     backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
     for _ in range(2):
-        sessions = [InThread(lambda: portal.run(backend.threads.client.session(WITHIN_S))) for _ in range(8)]
+        sessions = [InThread(lambda: portal.run(of_threads(backend).client.session(WITHIN_S))) for _ in range(8)]
         made = {id(thread.result()): thread.result() for thread in sessions}
         assert len(made) == 1
         end(next(iter(made.values())))

@@ -67,12 +67,12 @@ def test_the_snippets_run_as_printed(python: Path, etcd: EtcdMember, tmp_path: P
         file = tmp_path / f"snippet{number}.py"
         file.write_text(snippet.replace("127.0.0.1:2379", url(etcd).partition("://")[2]))
         said.append(subprocess.run([str(python), str(file)], check=True, capture_output=True, text=True, timeout=60))
-    assert [len(one.stdout.splitlines()) for one in said] == [3, 2]
+    assert [len(one.stdout.splitlines()) for one in said] == [4, 2]
     assert [one.stderr for one in said] == ["", ""]
 
 
 def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
-    """`mypy --strict` finds the installed types, no error in the README, and a planted mistake."""
+    """`mypy --strict` finds the installed types, no error in the README, and each mistake that was planted."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python)]
     # The programs about metrics import this. No other test minds its presence.
     subprocess.run([*pip, "install", "prometheus-client", "opentelemetry-api"], check=True)
@@ -85,7 +85,7 @@ def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
         argv = [*mypy, "--cache-dir", str(tmp_path / "cache"), *map(str, files)]
         return subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
 
-    right = check(*snippets())
+    right = check(*snippets(), (Path(__file__).parent / "typed.py").read_text())
     assert right.returncode == 0, right.stdout + right.stderr
     wrong = check(*(snippet.replace("wait_s=", "wait=") for snippet in snippets()[:2]))
     assert wrong.stdout.count("[call-arg]") == 3, wrong.stdout + wrong.stderr

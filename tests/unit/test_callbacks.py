@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -62,6 +63,16 @@ def test_one_that_fails_is_logged_and_stops_no_other(told: list[str], caplog: py
         callbacks.fire()
     assert told == ["a", "b"]
     assert "so it fails" in caplog.text
+
+
+def test_one_that_ends_the_program_stops_no_other(told: list[str]) -> None:
+    """A hook may exit when a lock is lost, and the others' locks are lost all the same."""
+    callbacks = Callbacks()
+    for callback in (partial(told.append, "a"), sys.exit, partial(told.append, "b")):
+        callbacks.subscribe(callback)
+    with pytest.raises(SystemExit):
+        callbacks.fire()
+    assert told == ["a", "b"]
 
 
 def test_a_callback_may_use_what_calls_it(told: list[str]) -> None:

@@ -1,0 +1,74 @@
+"""Uses of the package as a type checker sees them; nothing here is run.
+
+A wrong use has a comment that has its error ignored. Where the types are too loose to see it, mypy (strict) finds that
+the comment is not used.
+"""
+
+from typing import assert_type
+
+import fencelock
+from fencelock import (
+    AsyncElection,
+    AsyncLeadership,
+    AsyncLocks,
+    AsyncSession,
+    Contender,
+    DistributedLock,
+    Election,
+    Grant,
+    Leader,
+    Leadership,
+    LockBackend,
+    Session,
+    aio,
+    connect,
+    fence,
+)
+
+
+def for_threads() -> None:
+    locks = assert_type(connect("etcd://127.0.0.1:2379", ttl_s=5), LockBackend)
+    connect("etcd://127.0.0.1:2379", ttl=5)  # type: ignore[call-arg]
+    with assert_type(locks.lock("/x"), DistributedLock).holding(wait_s=1, hold_max_s=5, owner="me") as grant:
+        assert_type(grant, Grant).ensure_held()
+    locks.lock("/x", ttl_s=5).acquire(wait=1)  # type: ignore[call-arg]
+
+    with assert_type(locks.session(ttl_s=10), Session) as session, session.lock("/y") as grant:
+        assert_type(grant.token + session.lease_id, int)
+    session.lokc("/y")  # type: ignore[attr-defined]
+    session.lock("/y", 2, 3)  # type: ignore[call-arg]
+    locks.session(ttl=10)  # type: ignore[call-arg]
+
+    election = assert_type(locks.election("/e"), Election)
+    with assert_type(election.campaign("me", wait_s=1), Leadership) as leadership:
+        leadership.proclaim("me")
+    assert_type(election.leader(), Leader | None)
+    assert_type(next(election.observe()), Leader | None)
+    assert_type(session.election("/e"), Election)
+    election.campain("me")  # type: ignore[attr-defined]
+    leadership.proclam("me")  # type: ignore[attr-defined]
+    election.leader().value  # type: ignore[union-attr]  # noqa: B018
+
+
+async def for_tasks() -> None:
+    locks = assert_type(aio.connect("etcd://127.0.0.1:2379"), AsyncLocks)
+    async with locks.session(ttl_s=10) as session, session.lock("/y") as grant:
+        assert_type(session, AsyncSession).ensure_held()
+        assert_type(grant, Grant)
+    session.lokc("/y")  # type: ignore[attr-defined]
+    locks.session(lease="1")  # type: ignore[call-arg]
+
+    election = assert_type(locks.election("/e"), AsyncElection)
+    async with election.campaigning("me") as leadership:
+        await assert_type(leadership, AsyncLeadership).proclaim("me")
+    async for leader in election.observe():
+        assert_type(leader, Leader | None)
+    assert_type(await election.candidates(), list[Contender])
+    leadership.proclam("me")  # type: ignore[attr-defined]
+    with locks.lock("/x"):  # type: ignore[attr-defined]
+        pass
+
+
+def names() -> None:
+    fencelock.conect("etcd://127.0.0.1:2379")  # type: ignore[attr-defined]
+    fence.RedisFense  # type: ignore[attr-defined]  # noqa: B018
