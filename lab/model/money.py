@@ -245,6 +245,9 @@ class Payment(NamedTuple):
     right: bool = True
 
 
+NOT_YET: Final = Payment(-1)
+
+
 class State(NamedTuple):
     """The whole state. `told`: orders whose buyers were told "confirmed"; `received`: events of each order.
 
@@ -396,9 +399,13 @@ class Money(Model[State]):
             note = Note(f"pays for {_name(number, order)}{word}", name_of(order.buyer), PROVIDER)
             yield note, self.paid(state, number, right=right)
 
-    def paid(self, state: State, order: int, *, right: bool = True) -> State:
-        """Return the state after somebody has paid for an order."""
-        return state._replace(payments=(*state.payments, Payment(order, right=right)))
+    def paid(self, state: State, order: int, *, right: bool = True, number: int | None = None) -> State:
+        """Return the state after somebody has paid for an order. `number`: of the payment, if others come before it."""
+        payments = list(state.payments)
+        number = len(payments) if number is None else number
+        payments += [NOT_YET] * (number + 1 - len(payments))
+        payments[number] = Payment(order, right=right)
+        return state._replace(payments=tuple(payments))
 
     def passed(self, state: State, number: int) -> State:
         """Return the state after the last deadline of an order has passed."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
-from lab.model.money import Change, Life, Money, Order, Scope, State, Wish
+from lab.model.money import NOT_YET, Change, Life, Money, Order, Scope, State, Wish
 from lab.torture.history import Entry, Flow, History, Kept
 
 _FEW: Final = 3  # entries of a batch that are shown
@@ -134,9 +134,9 @@ class Follower:
                 (payment,) = refs or (-1,)
                 if payment < 0:
                     return "it names no payment"
-                if payment == len(state.payments):
+                if [*state.payments[payment:], NOT_YET][0] == NOT_YET:
                     right = facts.get("amount") in (None, self._price * state.store.orders[order].quantity)
-                    state = self._model.paid(state, order, right=right)
+                    state = self._model.paid(state, order, right=right, number=payment)
                 return state, Wish("pay", payment)
         return f"the model has no step {entry.kind!r}"
 

@@ -166,6 +166,7 @@ def test_the_program_and_the_model_decide_alike(acts: list[tuple[int, list[Comma
 STORY: list[tuple[int, Command]] = [
     (0, Hold(2, "ticket", "ann")),
     (0, Hold(1, "ticket", "bob")),
+    (0, Refund(*ANN, True, "nobody's")),
     (0, Confirm(*ANN, "p", PRICE, "EUR")),  # too little
     (0, Confirm(*ANN, "p", PRICE, "EUR")),  # the same notice
     (500, Extend(*BOB)),
