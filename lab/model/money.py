@@ -481,7 +481,7 @@ class Money(Model[State]):
             orders[number] = before._replace(events=before.events + 1, **fields)
             changes.append(Change(number, before.events, orders[number]))
             if fields.get("life", Life.HELD) is not Life.HELD and self.has(Mechanism.WRONG_OWED):
-                for wrong in before.wrong:  # it needs no money any more
+                for wrong in orders[number].wrong:  # it needs no money any more
                     kept = tuple(one for one in orders[number].wrong if one != wrong)
                     change(number, owed=(*orders[number].owed, wrong), wrong=kept)
 
@@ -505,9 +505,10 @@ class Money(Model[State]):
             case "refund":
                 left += self._refunds(orders, order, wish, change)
             case "pay":
-                known = any(about in one.paid + one.owed + one.wrong + one.back for one in orders)
+                right = state.payments[about].right or not self.has(Mechanism.AMOUNT)
+                # One of a wrong amount may be told once more, with the right one.
+                known = any(about in one.paid + one.owed + one.back + one.wrong * (not right) for one in orders)
                 if not (self.has(Mechanism.REFERENCE) and known):
-                    right = state.payments[about].right or not self.has(Mechanism.AMOUNT)
                     left -= self._counts(orders, order, about, left, change, right=right)
                 told = order if about in orders[order].paid else -1
         return Work(store.stock, left - store.stock, tuple(changes), about if command == "pay" else -1, told)
@@ -538,7 +539,8 @@ class Money(Model[State]):
         gets = not late or (not self._over(orders, order.buyer, order.quantity) and there)
         waits = order.life in (Life.HELD, Life.EXPIRED)
         if right and gets and (waits or (order.life is Life.CONFIRMED and not self.has(Mechanism.PAID_ONCE))):
-            change(number, life=Life.CONFIRMED, paid=(*order.paid, payment))
+            wrong = tuple(one for one in order.wrong if one != payment)
+            change(number, life=Life.CONFIRMED, paid=(*order.paid, payment), wrong=wrong)
             return order.quantity if late else 0
         if not right and order.life is Life.HELD:
             change(number, wrong=(*order.wrong, payment))

@@ -134,8 +134,10 @@ class Follower:
                 (payment,) = refs or (-1,)
                 if payment < 0:
                     return "it names no payment"
-                if [*state.payments[payment:], NOT_YET][0] == NOT_YET:
-                    right = facts.get("amount") in (None, self._price * state.store.orders[order].quantity)
+                right = facts.get("amount") in (None, self._price * state.store.orders[order].quantity)
+                made = state.payments[payment] if payment < len(state.payments) else NOT_YET
+                # Or it was made, and is told with the right amount only now.
+                if made == NOT_YET or (right and made.order == order and not made.right):
                     state = self._model.paid(state, order, right=right, number=payment)
                 return state, Wish("pay", payment)
         return f"the model has no step {entry.kind!r}"

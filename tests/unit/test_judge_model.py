@@ -149,7 +149,14 @@ OVER: list[tuple[int, list[Command]]] = [
 ]
 
 
+CORRECTED: list[tuple[int, list[Command]]] = [
+    (0, [Hold(1, "ticket", "ann")]),
+    (0, [confirm(ANN, "p", 2), confirm(ANN, "p", 1)]),
+]
+
+
 @example(acts=OVER)
+@example(acts=CORRECTED)
 @given(acts=ACTS)
 def test_the_program_and_the_model_decide_alike(acts: list[tuple[int, list[Command]]]) -> None:
     """Each batch of the program is a run of the model; what the program writes nothing for, the model does, too."""
