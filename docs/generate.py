@@ -31,6 +31,7 @@ from app.telemetry.metrics import OUTBOX, Metrics
 from app.web.events import body_of
 from app.web.problem_types import URN, Effect, Kind, types
 from fencelock.registry import CLASSES, backend_class, scheme_of
+from lab import events as event_facts
 from lab import life
 from lab.model.money import Money
 from lab.model.protocol import Protocol
@@ -191,7 +192,7 @@ def documents() -> dict[Path, str]:
         "metrics.md": {"metrics": metrics},
         "torture.md": {"faults": faults, "bugs": bugs, "steps": steps},
         "kubernetes.md": {"values": values},
-        "webhooks.md": {"a batch": batch, "a page": page},
+        "webhooks.md": {"events": events, "a batch": batch, "a page": page},
         "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
     }
     found = {
@@ -258,6 +259,17 @@ def _messages() -> list[Message]:
         )
         for number, (kind, entry, facts) in enumerate(two, 1)
     ]
+
+
+def events() -> str:
+    """Return what each event says, as a Markdown table: when it comes, and an example."""
+    rows = ["| type | `about` | `state` | when it comes | what it says, as an example |", "|---|---|---|---|---|"]
+    examples = event_facts.examples()
+    for (kind, about), when in event_facts.WHEN.items():
+        body = examples[kind, about]
+        said = json.dumps(event_facts.own_facts(body)).removeprefix("{").removesuffix("}")
+        rows.append(f"| `{body['type']}` | {about} | {body['data']['state']} | {when} | {said and f'`{said}`'} |")
+    return "\n".join(rows)
 
 
 def batch() -> str:

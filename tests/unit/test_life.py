@@ -6,6 +6,7 @@ from app.main import create_app
 from app.orders import NO_UNITS, Event, EventKind, Incident, OrderState, RequestRefund, life
 from app.orders.view import OrderEventData, OrderEventView, of_event
 from app.settings import Settings
+from lab import events
 from lab.life import ARROWS, LOOPS, Arrow
 from tests.harness.lives import begun, changes
 
@@ -65,3 +66,14 @@ def test_the_description_of_events_has_all_that_they_say() -> None:
         seen |= body["data"].keys()
     assert seen <= OrderEventData.model_fields.keys()
     assert OrderEventData.model_fields.keys() - seen == {"traceparent"}
+
+
+def test_the_reference_has_every_event() -> None:
+    """What the decision writes has a row and an example, and nothing else has."""
+    written = {(EventKind(record.state), "order") for _, record in begun()}
+    for _, one in changes():
+        event = Event(
+            "1-0", one.kind, one.after.id_of("lamp"), 1, 1, "ann", None, 0.0, "a", 1, "b", 0, NO_UNITS, one.facts
+        )
+        written.add((one.kind, of_event(event, None)["data"]["about"]))
+    assert written == events.WHEN.keys() == events.examples().keys()
