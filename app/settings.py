@@ -397,11 +397,11 @@ class Settings(BaseSettings):
 
     @field_validator("webhook_url", "refunds")
     @classmethod
-    def _are_addresses(cls, value: SecretStr | None) -> SecretStr | None:
-        text = value.get_secret_value().strip() if value is not None else ""
-        if any(letter.isspace() or not letter.isprintable() for letter in text):
+    def _are_addresses(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        texts = value.get_secret_value().split() if value is not None else []
+        if not "".join(texts).isprintable() or (len(texts) > 1 and info.field_name == "refunds"):
             raise ValueError("no address has a blank or an invisible character in it")
-        return SecretStr(text) if text else None
+        return SecretStr(" ".join(texts)) if texts else None
 
     @field_validator("provider_secrets")
     @classmethod

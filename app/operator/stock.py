@@ -107,17 +107,22 @@ class StockAdmin:
 
     async def put_on_sale(self, sku: str, offer: Offer, *, by: str) -> Level:
         """Make units and terms of an item those of an offer, while it is sold, too. Twice is once."""
+        own: Restock = {"terms": offer.terms, "by": by}
         for _ in range(_TRIES):
-            try:
-                level = await self._store.level(sku)
-            except UnknownItem:
-                return await self.set_stock(sku, offer.units or 0, terms=offer.terms, by=by)
-            more = _more(level, offer)
-            if more >= 0:
-                return await self.set_stock(sku, more, add=True, terms=offer.terms, by=by)
-            left, seen = level.stock + more, (level.stock, level.lucky)
-            with contextlib.suppress(StockNotAsExpected):  # somebody has bought meanwhile
-                return await self.set_stock(sku, left, if_match=seen, terms=offer.terms, by=by)
+            level = (await self._store.levels([sku]))[sku]
+            if isinstance(level, UnknownItem):
+                with contextlib.suppress(StockNotAsExpected):  # somebody else has put it on sale meanwhile
+                    return await self.set_stock(sku, offer.units or 0, if_match=(0, 0), **own)
+                continue
+            if isinstance(level, StockError):
+                raise level
+            # Sales don't change the units at the start, and another one's load does.
+            more, as_seen = _more(level, offer), level.initial
+            with contextlib.suppress(StockNotAsExpected):
+                if more >= 0:
+                    return await self.set_stock(sku, more, add=True, if_initial=as_seen, **own)
+                seen = (level.stock, level.lucky)
+                return await self.set_stock(sku, level.stock + more, if_match=seen, if_initial=as_seen, **own)
         raise StockNotAsExpected(f"units of {sku!r} are sold faster than some can be taken away; pause it first")
 
     def closed(self, level: Level) -> str | None:

@@ -60,13 +60,11 @@ test("a browser that keeps nothing learns from the way back which hold was paid"
   assert.equal(kept("/#hold=phone~9~zz").hold.id(), "phone~7~gg"); // the one that is kept stays
 });
 
-const clock = { now: null, hear: () => {} };
-
 /** The kept hold of the buyer at an address, and what it calls. */
 function kept(address = "/") {
   visit(address, "en-GB");
   const paid = [];
-  return { paid, hold: holdOf("phone", clock, { onChange: () => {}, onPaid: (order) => paid.push(order) }) };
+  return { paid, hold: holdOf("phone", { onChange: () => {}, onPaid: (order) => paid.push(order) }) };
 }
 
 const of = (name) => `/#buyer=x.${Buffer.from(JSON.stringify({ sub: name })).toString("base64url")}.y`;
@@ -114,5 +112,15 @@ test("after the page was loaded again, nobody is let to pay twice before the ser
   hold.keep({ ...view, state: "expired", pay_by: now - 4_000 });
   assert.equal(kept(of("eve")).hold.kind, "none"); // it ended long ago
   await settle();
+  timers.length = 0;
+});
+
+test("a hold's time is the store's, which every answer about it tells", async () => {
+  const { hold } = kept(of("gil"));
+  hold.keep({ id: "phone~1~aa", state: "held", pay_by: 5_100, now: 5_000 });
+  assert.ok(Math.abs(hold.now - 5_000) < 5, String(hold.now));
+  answer({ json: { id: "phone~1~aa", state: "held", pay_by: 5_100, now: 5_040 } });
+  await hold.ask();
+  assert.ok(Math.abs(hold.now - 5_040) < 5, String(hold.now));
   timers.length = 0;
 });

@@ -1,5 +1,6 @@
 """An operator changes a live sale: confirmed new sales, pauses, names, the log, mistyped items."""
 
+import asyncio
 import logging
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import redis.asyncio
 
 from app.errors import ConfigurationError, UnknownItem
 from app.main import create_app
+from app.orders.offer import Offer
 from app.settings import load
 from app.stock.redis.keys import Keys
 from fencelock import AsyncLock, Grant
@@ -326,3 +328,16 @@ async def test_a_restock_that_was_not_answered_is_sent_again(open_client: OpenCl
     assert is_problem(told[1], 412)
     now = (await http.get("/stock")).json()
     assert (now["stock"], now["lucky"], now["initial"]) == (13, 2, 15)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_a_file_that_is_loaded_twice_at_once_counts_once(
+    etcd: EtcdMember, valkey: Valkey, is_there: bool
+) -> None:
+    """Both have read the units before either changes them; the second one sees that they are as they should be."""
+    async with shop(etcd.endpoint, valkey.url) as sale:
+        if is_there:
+            await sale.set_stock("lamp", 300)
+        await asyncio.gather(*(sale.put_on_sale("lamp", Offer(400, {}), by="ann") for _ in range(3)))
+        level = await sale.level("lamp")
+        assert (level.stock, level.initial) == (400, 400)

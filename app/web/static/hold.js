@@ -1,6 +1,7 @@
 // A hold: units that are this buyer's until they are paid, or the time to pay is over. The service says which.
 
 import { browser } from "./keep.js";
+import { Clock } from "./level.js";
 import { skuOf } from "./order_id.js";
 import { buyerName, knownBuyer } from "./press.js";
 
@@ -53,7 +54,8 @@ function broughtBack(sku) {
  *
  * `onChange` is called when something new is known, and `onPaid` with each order that is paid, however long ago.
  */
-export function holdOf(sku, clock, { onChange, onPaid }) {
+export function holdOf(sku, { onChange, onPaid }) {
+  const clock = new Clock(); // the store's: the one of the stock is the instance's
   const name = () => `hold.${sku}.${knownBuyer() ?? ""}`;
   let view = null;
   let failed = 0; // looks, one after the other
@@ -125,15 +127,25 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
     }
   }
 
+  /** The page slept, perhaps. */
+  function askAnew() {
+    clock.doubt();
+    ask();
+  }
+
   addEventListener("storage", ({ key }) => key === `seckill.${name()}` && ask());
-  addEventListener("pageshow", ({ persisted }) => persisted && ask()); // back from the provider's page
-  document.addEventListener("visibilitychange", () => document.hidden || ask());
+  addEventListener("pageshow", ({ persisted }) => persisted && askAnew()); // back from the provider's page
+  document.addEventListener("visibilitychange", () => document.hidden || askAnew());
 
   return {
     ask,
     id,
     get view() {
       return view;
+    },
+    /** By the clock that ends it. */
+    get now() {
+      return now();
     },
     get kind() {
       if (view === null && stood()) return "asking";
@@ -142,6 +154,9 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
     /** A new one, as the service has answered. */
     keep(said) {
       remember(said.id, said);
+      const received = performance.now();
+      clock.hear(said.now, received, received);
+      clock.doubt(); // nobody knows how long it was under way
       hear(said);
     },
   };

@@ -85,7 +85,7 @@ function showHours() {
   clearTimeout(timer);
   const held = TO_PAY.includes(standing);
   const until = held ? hold.view.pay_by : phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
-  const left = until === null ? null : Math.max(0, until - shelf.clock.now);
+  const left = until === null ? null : Math.max(0, until - (held ? hold.now : shelf.clock.now));
   write("phase", held ? texts.payWithin[standing] : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
   write("moment", until === null ? (phase === "paused" ? pauseText(level) : (texts.remarks[phase] ?? "")) : moment.format(until * 1_000));
   part("countdown").hidden = left === null;
@@ -364,7 +364,7 @@ const shelf = follow({ path: `/stock${query}`, live: `/stock/live${query}` }, {
     goOn();
   },
 });
-const hold = holdOf(sku, shelf.clock, {
+const hold = holdOf(sku, {
   onChange: show,
   onPaid: (order) => own().some((one) => one.order === order) || orders.add(order, buyerName(), hold.view?.quantity),
 });
