@@ -107,12 +107,11 @@ class StockAdmin:
 
     async def put_on_sale(self, sku: str, offer: Offer, *, by: str) -> Level:
         """Make units and terms of an item those of an offer, while it is sold, too. Twice is once."""
-        own: Restock = {"terms": offer.terms, "by": by}
         for _ in range(_TRIES):
             level = (await self._store.levels([sku]))[sku]
             if isinstance(level, UnknownItem):
                 with contextlib.suppress(StockNotAsExpected):  # somebody else has put it on sale meanwhile
-                    return await self.set_stock(sku, offer.units or 0, if_match=(0, 0), **own)
+                    return await self.set_stock(sku, offer.units or 0, if_match=(0, 0), terms=offer.terms, by=by)
                 continue
             if isinstance(level, StockError):
                 raise level
@@ -120,9 +119,11 @@ class StockAdmin:
             more, as_seen = _more(level, offer), level.initial
             with contextlib.suppress(StockNotAsExpected):
                 if more >= 0:
-                    return await self.set_stock(sku, more, add=True, if_initial=as_seen, **own)
+                    return await self.set_stock(sku, more, add=True, if_initial=as_seen, terms=offer.terms, by=by)
                 seen = (level.stock, level.lucky)
-                return await self.set_stock(sku, level.stock + more, if_match=seen, if_initial=as_seen, **own)
+                return await self.set_stock(
+                    sku, level.stock + more, if_match=seen, if_initial=as_seen, terms=offer.terms, by=by
+                )
         raise StockNotAsExpected(f"units of {sku!r} are sold faster than some can be taken away; pause it first")
 
     def closed(self, level: Level) -> str | None:

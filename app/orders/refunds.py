@@ -325,7 +325,7 @@ def _incident(order: Record, told: Incident) -> Ruling:
     if told.message and told.message in order.notices:
         return Ruling(outcome.ALREADY_NOTED)
     facts: dict[str, Any] = {"state": order.state, "about": "payment", "payment_ref": ref}
-    said = {"amount": told.amount, "part": told.name, "why": told.why or None, "by": told.by or None}
+    said: dict[str, Any] = {"amount": told.amount, "why": told.why or None, "by": told.by or None}
     said["currency"] = told.currency if is_foreign(order, told.currency) else None
     facts |= {name: one for name, one in said.items() if one is not None}
     notices = {"notices": _with(order, told.message)} if told.message else {}

@@ -272,7 +272,7 @@ class _Office:
             self._taken(load)
         elif load:
             size, first = sum(count for _, count in load), load[0][0]
-            busy = result.status == 429 or (result.status == 503 and size > 1 and first.waits < _WAITS_MAX)
+            busy = first.waits < _WAITS_MAX and (result.status == 429 or (result.status == 503 and size > 1))
             if asked:  # of several one may be odd: no answer to all of them counts as one order's
                 counts = size == 1 or busy or not result.status
                 self.gate.was_refused(_anew(load)[:1] if counts else [], result, probe)
@@ -280,7 +280,7 @@ class _Office:
                 waits = first.waits + 1
                 for chain, _ in load:
                     chain.waits = waits
-                self.gate.rest(self.gate.wait_s(min(waits, _WAITS_MAX), result))
+                self.gate.rest(self.gate.wait_s(waits, result))
                 return [*later, load]
             if result.status == 413 and size > 1:
                 self._fits = min(self._fits, size // 2)
@@ -302,6 +302,7 @@ class _Office:
                 elif chain.parked is not None:
                     chain.parked.places.remove(pending.place)
                 self._sender.observer.delivered("delivered", self._sender.receiver.suffix)
+            chain.waits = 0
             chain.feed.advance()
         self._got_through()
 

@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._in_head = self._in_body = False
         self._chunked = False
         self._upgraded = False  # our parser takes nothing more, and uvicorn's gets all that comes
-        self._silent_bytes = 0  # of chunks' heads or trailers, since there was a part of the body
+        self._silent_bytes = 0  # of chunks' heads or trailers, since the head, or a part of the body
         self._head_bytes = 0  # that came before
         self._new_bytes = 0
         self._told = False  # a purchase that has come with these bytes
@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Take the request if it is a purchase, or hand it on."""
         self._in_head, self._in_body = False, True
+        self._silent_bytes = 0
         self._limits.head_is_complete()
         # Bytes that came with the end of the head may be of the head.
         if self._head_bytes + self._new_bytes > HEAD_MAX_BYTES:

@@ -88,7 +88,11 @@ async def report(
     sku: AnySku = None,
     since: Annotated[
         str | None,
-        Query(max_length=40, description=f"only orders that began then or later: {moments.A_MOMENT}; its days count"),
+        Query(
+            max_length=40,
+            description=f"only orders that began then or later: {moments.A_MOMENT}; its days count",
+            json_schema_extra={"format": "date-time"},
+        ),
     ] = None,
 ) -> ReportView:
     """Parcels, money, and who held and did not pay: of an item, or of all, and by day.

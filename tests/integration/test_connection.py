@@ -243,6 +243,27 @@ async def test_a_trailer_without_end(etcd: EtcdMember, valkey: Valkey, more: str
         writer.close()
 
 
+async def test_a_body_behind_many_requests_without_one(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A client that has asked often on its connection may still send a body behind its head."""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        for _ in range(30):
+            writer.write(f"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Pad: {700 * 'x'}\r\n\r\n".encode())
+            async with asyncio.timeout(WITHIN_S):
+                assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
+        body = b'{"stock": 77}'
+        head = f"PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n"
+        writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(body)
+        async with asyncio.timeout(WITHIN_S):
+            answer = await reader.read()
+        writer.close()
+        assert b'"stock":77' in answer
+
+
 async def test_those_who_have_gone_take_no_places(etcd: EtcdMember, valkey: Valkey) -> None:
     """A body whose client has closed the connection is not waited for, however long it might have taken."""
     async with served(etcd, valkey, Connection, payments_secret="whsec_" + 32 * "a", request_timeout_ms=600_000) as one:

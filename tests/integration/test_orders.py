@@ -365,7 +365,7 @@ async def test_all_items_where_none_is_named(http: httpx.AsyncClient, env: dict[
     assert number_of(owed) in [one["order"] for one in listed]
     for text in (await http.get("/orders/export")).text, (await seckill("orders", "export", env=env)).stdout:
         assert text.count("\n" + mark) == 6
-    row = (await seckill("orders", "list", "--sku", skus[3], env=env)).stdout
+    row = (await seckill("orders", "list", "--sku", skus[3], env={"COLUMNS": "200"} | env)).stdout
     assert "4.99 EUR" in row
 
 

@@ -536,9 +536,9 @@ async def test_an_item_that_another_lock_system_fenced(
     """Its events wait, which is said once; those of others are sent, once. Unfenced, it goes on."""
     refused, save = [], RedisStockStore.save_outbox
 
-    async def save_outbox(self: RedisStockStore, sku: str, fence: Fence, outbox: Outbox) -> None:
+    async def save_outbox(self: RedisStockStore, sku: str, *about: Any) -> None:
         try:
-            await save(self, sku, fence, outbox)
+            await save(self, sku, *about)
         except ForeignFence:
             refused.append(sku)
             raise

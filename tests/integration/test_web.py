@@ -81,7 +81,16 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     level = (await http.get("/stock")).json()
     del level["audit"]  # it depends on whether the auditor has looked yet
     assert abs(level.pop("now") - time.time()) < WITHIN_S
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "price": None, "currency": None, "paused": ""}
+    terms: dict[str, Any] = {
+        "limit_per_buyer": 0,
+        "starts_at": None,
+        "ends_at": None,
+        "price": None,
+        "currency": None,
+        "paused": "",
+        "paused_zh": "",
+    }
+    assert level.pop("sale")
     assert level == {"sku": "default", "stock": 3, "held": 0, "lucky": 2, "initial": 5} | terms
 
 
@@ -224,7 +233,16 @@ async def test_setting_the_stock(open_client: OpenClient) -> None:
     """A restock keeps the units sold; a new sale begins with none sold; a new item appears."""
     http = await open_client()
     await http.post("/stock/reduce")
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "price": None, "currency": None, "paused": ""}
+    terms: dict[str, Any] = {
+        "limit_per_buyer": 0,
+        "starts_at": None,
+        "ends_at": None,
+        "price": None,
+        "currency": None,
+        "paused": "",
+        "paused_zh": "",
+        "warnings": [],
+    }
     restocked = (await http.put("/stock", json={"stock": 9}, headers=OPERATOR)).json()
     assert restocked == {"sku": "default", "stock": 9, "held": 0, "lucky": 1, "initial": 10} | terms
     anew = (await http.put("/stock", json={"stock": 3, "new_sale": True, "forget_orders": 1}, headers=OPERATOR)).json()

@@ -178,6 +178,18 @@ def test_a_refund_that_fails_later_is_owed_again() -> None:
     assert told.record.refunds_due == ("p",) and told.record.needs_attention
 
 
+def test_a_part_that_fails_when_all_was_given_back_is_the_payment() -> None:
+    """All of it is due again: the event says so, and who follows the events finds nothing wrong."""
+    told = Told(paid())
+    told(Refund, False, "p", amount=3 * PRICE, message="P", later=True)
+    told(Refund, False, "p", of_part="P")
+    assert told.record.state is OrderState.REFUNDED
+    assert told(Incident, EventKind.REFUND_FAILED, "p", name="P") == IncidentOutcome.NOTED
+    assert (told.record.refunds_due, told.record.parts) == (("p",), ())
+    assert "part" not in told.events[-1].facts
+    assert told(Refund, False, "p") == RefundOutcome.REFUNDED
+
+
 def test_parts_that_are_due() -> None:
     """A part waits to be given back under its name; no more is due than was paid, and its end is noted once."""
     told = Told(paid())
