@@ -1,5 +1,7 @@
 """The payments, for operators: the provider's list beside the orders."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterable
 
 from app.operator.orders import OrderAdmin
@@ -16,7 +18,9 @@ async def reconcile(orders: OrderAdmin, lines: AsyncIterable[Movement], since: f
     async for line in lines:
         found.add_movement(line)
     async for page in orders.pages(None, EVERYTHING):
+        began = time.monotonic()
         refuse_gaps(page)
         for order in page.orders:
             found.add_order(order)
+        await asyncio.sleep(time.monotonic() - began)  # it rests for as long as it has worked
     return found

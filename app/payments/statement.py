@@ -64,7 +64,7 @@ def _of_rows(rows: "csv.DictReader[str]") -> Iterator[Movement]:
 def _object(line: str, number: int) -> Mapping[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise StatementError(f"line {number}: not an object of JSON")
@@ -72,11 +72,9 @@ def _object(line: str, number: int) -> Mapping[str, Any]:
 
 
 def _movement(row: Mapping[str, Any], number: int, amount: Callable[[Any, str, int], int]) -> Movement:
-    ref, currency = str(row.get("payment_ref") or ""), str(row.get("currency") or "").upper()
-    if not ref or not ref.isprintable():
+    ref, currency = row.get("payment_ref"), _currency(row, number)
+    if not isinstance(ref, str) or not ref or not ref.isprintable():
         raise StatementError(f"line {number}: payment_ref is empty, or not printable")
-    if len(currency) != 3 or not currency.isascii() or not currency.isalpha():
-        raise StatementError(f"line {number}: currency is none such as EUR")
     try:
         kind = MovementKind(str(row.get("kind") or ""))
     except ValueError:
@@ -85,15 +83,23 @@ def _movement(row: Mapping[str, Any], number: int, amount: Callable[[Any, str, i
     return Movement(ref, kind, amount(row.get("amount"), currency, number), currency, name, _at(row.get("at"), number))
 
 
+def _currency(row: Mapping[str, Any], number: int) -> str:
+    currency = str(row.get("currency") or "").upper()
+    if len(currency) != 3 or not currency.isascii() or not currency.isalpha():
+        raise StatementError(f"line {number}: currency is none such as EUR")
+    return currency
+
+
 def _of_stripe(row: Mapping[str, Any], number: int) -> Movement | None:
     kind, sign = _STRIPES.get(row["reporting_category"], (None, 0))
     ref = row.get("payment_intent_id") or row.get("charge_id")
     if kind is None or not ref:
         return None  # a fee, a payout
-    currency = str(row["currency"]).upper()
+    currency = _currency(row, number)
     amount = sign * _decimal(row["gross"], currency, number)
-    name = str(row.get("charge_id") if kind is MovementKind.CHARGE else row.get("source_id")) or f"line {number}"
-    return Movement(str(ref), kind, amount, currency, name, _at(row.get("created_utc") or row.get("created"), number))
+    own = row.get("charge_id" if kind is MovementKind.CHARGE else "source_id")
+    name = own or f"line {number}"
+    return Movement(ref, kind, amount, currency, name, _at(row.get("created_utc") or row.get("created"), number))
 
 
 def _decimal(text: Any, currency: str, number: int) -> int:
@@ -119,8 +125,8 @@ def _at(value: Any, number: int) -> float | None:
         return None
     try:
         if isinstance(value, int | float):
-            return float(value)
+            return datetime.fromtimestamp(value, UTC).timestamp()
         found = datetime.fromisoformat(str(value))
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         raise StatementError(f"line {number}: at is none such as 2026-11-11T20:00:00Z") from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

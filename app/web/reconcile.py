@@ -108,12 +108,18 @@ async def compare(
     listed = _of_stripe(state, begin) if stripe else _of_body(await request.body(), as_)
     async with aclosing(listed), aclosing(counted(listed)) as movements:
         found = await reconcile(state.orders, movements, begin)
-    differences = list(found.differences())
+    causes, shown = Counter[Cause](), list[DifferenceView]()
+    for count, one in enumerate(found.differences(), 1):
+        causes[one.cause] += 1
+        if count <= _SHOWN_MAX:
+            shown.append(DifferenceView.of(one))
+        if count % _AT_ONCE == 0:
+            await asyncio.sleep(0)  # buyers have their turns
     return ReconcileView(
         lines=lines,
-        count=len(differences),
-        causes=Counter(one.cause for one in differences),
-        differences=[DifferenceView.of(one) for one in differences[:_SHOWN_MAX]],
+        count=causes.total(),
+        causes=causes,
+        differences=shown,
         totals={currency: TotalsView(**asdict(total)) for currency, total in sorted(found.totals.items())},
     )
 

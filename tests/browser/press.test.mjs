@@ -107,6 +107,14 @@ test("it waits for as long as the service asks for, unless that is too long", as
   assert.equal(requests.length, 1);
 });
 
+test("a press of which another sale has begun meanwhile is not sent again", async () => {
+  const requests = answer({ status: 502 });
+  const told = press("phone", WISH, () => {}, () => true);
+  await settle();
+  await elapse();
+  assert.deepEqual([await told, requests.length, unanswered("phone")], [{ outcome: "over" }, 1, null]);
+});
+
 test("a press that was refused as one too many each time bought nothing, and is over", async () => {
   const refused = answer({ status: 429 });
   const { outcome, told } = await pressed();

@@ -101,3 +101,27 @@ def test_what_is_no_list_is_named(lines: list[str], why: str) -> None:
     """The error has the line and the field."""
     with pytest.raises(StatementError, match=why):
         list(read(lines))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[" * 100_000, "not an object"),
+        ('{"payment_ref": ["p"], "kind": "charge", "amount": 4, "currency": "EUR"}', "payment_ref"),
+        ('{"payment_ref": "p", "kind": "charge", "amount": 4, "currency": "EUR", "at": 1' + "0" * 400 + "}", "at"),
+        ('{"payment_ref": "p", "kind": "charge", "amount": 4, "currency": "EUR", "at": NaN}', "at"),
+    ],
+)
+def test_what_is_no_line_of_json_is_named(line: str, why: str) -> None:
+    """Whatever is in it, it is an error of that line."""
+    with pytest.raises(StatementError, match=f"line 1: {why}"):
+        list(read([line], json_lines=True))
+
+
+def test_a_report_without_some_columns_names_each_charge() -> None:
+    """Two charges of a payment are two, also where the report does not name them."""
+    head = "reporting_category,gross,currency,payment_intent_id"
+    first, second = read([head, "charge,4.00,eur,pi_1", "charge,4.00,eur,pi_1"])
+    assert first.name != second.name
+    with pytest.raises(StatementError, match="line 2: currency"):
+        list(read([head, "charge,4.00,,pi_1"]))

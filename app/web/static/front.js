@@ -89,7 +89,7 @@ part("items").classList.toggle("pictured", Object.values(told).every(({ picture 
 part("items").replaceChildren(...Object.entries(told).map(card));
 const shelf = follow({ path: "/stock/list", live: "/stock/list/live" }, {
   isOver: ({ items }, now) => items.every((level) => phaseOf(level, now) === "ended"),
-  startOf: ({ items }) => Math.min(...items.map(({ starts_at }) => starts_at ?? Infinity)),
+  startOf: ({ items }) => Math.min(...items.map(({ starts_at }) => (starts_at > shelf.clock.now ? starts_at : Infinity))),
   onLevel: ({ items }) => {
     levels = new Map(items.map((level) => [level.sku, level]));
     reached = true;

@@ -87,9 +87,10 @@ export const forget = (sku) => tab.remove(slot(sku, knownBuyer()));
  * Resolves with the service's answer: `{ outcome, order, replayed }`, or that of a hold, or `{ problem }` with its type and status; or
  * with the outcome "too_often" (nothing was bought) or "unknown": then an earlier try may have counted, and the press keeps its key,
  * also if this one was refused for a `problem`. `onRetry` is called before each further try, with its
- * number and that of the last, and whether the last one was refused because of too many.
+ * number and that of the last, and whether the last one was refused because of too many. `isOver`: whether another sale has begun,
+ * in which the press would be another one; the outcome is "over" then.
  */
-export async function press(sku, wish, onRetry) {
+export async function press(sku, wish, onRetry, isOver = () => false) {
   const name = slot(sku, buyerName());
   const before = tab.get(name);
   const mine = { key: random(16), quantity: 1, holds: false, ...(before ?? wish), at: Date.now() }; // the same press means the same
@@ -110,6 +111,10 @@ export async function press(sku, wish, onRetry) {
     }
     onRetry(attempt + 1, TRIES, tooOften);
     await new Promise((resolve) => setTimeout(resolve, wait));
+    if (isOver()) {
+      tab.remove(name);
+      return { outcome: "over" };
+    }
   }
 }
 

@@ -262,12 +262,16 @@ function goOn() {
   }
 }
 
+/** Whether the press that has no answer was of an earlier sale. */
+const isOver = () => level !== null && unanswered(sku, level) === "over";
+
 async function buy() {
+  if (isOver()) return goOn(); // it would be another purchase, at another price
   pressed = true;
   tell("waiting", [""]);
   show();
   const wish = { quantity: units, holds: holding(), sale: level?.sale, price: level?.price };
-  const { outcome, order, replayed, problem, ...held } = await press(sku, wish, (...tries) => tell("waiting", texts.retrying(...tries)));
+  const { outcome, order, replayed, problem, ...held } = await press(sku, wish, (...tries) => tell("waiting", texts.retrying(...tries)), isOver);
   pressed = false;
   if (outcome === "held") {
     const last = hold.view;
@@ -341,12 +345,13 @@ const shelf = follow({ path: `/stock${query}`, live: `/stock/live${query}` }, {
   startOf: (heard) => heard.starts_at,
   onLevel: (heard) => {
     const first = level === null;
+    const anew = !first && heard.sale !== level.sale;
     if (heard.sale !== level?.sale) fullAt = null;
     level = heard;
     missing = false;
     orders.belongTo(heard.sale);
     show();
-    if (first) goOn();
+    if (first || (anew && isOver())) goOn();
   },
   onMissing: () => {
     level = null;
