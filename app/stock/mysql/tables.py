@@ -30,9 +30,10 @@ COLUMNS: Final = (
     ("seckill_items", "layout", "BIGINT UNSIGNED NOT NULL DEFAULT 1"),
     ("seckill_outbox", "number", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
 )
+# In the order in which they are swept: as long as one names a buyer, seckill_buyers does, where a name is looked up.
 _ROWS_OF_SALES: Final = (
-    *("seckill_orders", "seckill_buyers", "seckill_keys"),
-    *("seckill_events", "seckill_records", "seckill_payments", "seckill_holders"),
+    *("seckill_orders", "seckill_keys", "seckill_events"),
+    *("seckill_records", "seckill_payments", "seckill_holders", "seckill_buyers"),
 )
 _OUTBOXES: Final = ("seckill_outbox", "seckill_receivers")
 
