@@ -28,10 +28,11 @@ class _Now(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A batch that was written, and how many units are left more than before it."""
+    """A batch that was written: how many units are left more than before it, and how many orders began with it."""
 
     batch: str
     moved: int
+    begun: int = 1
 
 
 class Keeper:
@@ -43,7 +44,7 @@ class Keeper:
         own = {one for one in Protocol.mechanisms if one in without}
         self._model = Protocol(Scope(instances=1, buyers=0, units=0), without=own)
         self._asked, self._batches = asked, batches
-        self._known = {one.batch for one in batches}
+        self._known = {one.batch: one.begun for one in batches}
         self._numbers: dict[str, int] = {"": 0}
 
     def follow(self) -> Iterator[str]:
@@ -134,9 +135,9 @@ class Keeper:
     def _agrees(self, one: Asked, answer: int | None, said: int | str | None) -> bool:
         if said == REFUSED:
             return answer is None
-        if one.verb == "commit" and said and one.batch not in self._known:
-            return False  # orders, of which the journal knows nothing
-        return answer is not None if one.verb in ("commit", "unfence") else answer == said
+        if one.verb == "commit":  # as many orders as the journal has of it
+            return answer is not None and said == self._known.get(one.batch, 0)
+        return answer is not None if one.verb == "unfence" else answer == said
 
     def _number(self, batch: str) -> int:
         return self._numbers.setdefault(batch, len(self._numbers))
@@ -162,10 +163,7 @@ def keeps_its_rule(history: History) -> Iterator[str]:
         return
     orders: dict[str, list[Written]] = {}
     for sku, entries in _by_item(history).items():
-        orders[sku] = [
-            Written(batch, sum(one.stock if isinstance(one, Entry) else -one.quantity for one in ones))
-            for batch, ones in ((batch, list(group)) for batch, group in groupby(entries, key=lambda one: one.batch))
-        ]
+        orders[sku] = [_written(batch, list(ones)) for batch, ones in groupby(entries, key=lambda one: one.batch)]
     for sku in {one.sku for one in history.asked}:
         about = [one for one in history.asked if one.sku == sku]
         # The model knows no tokens of another lock, for which a read is refused as well.
@@ -173,6 +171,11 @@ def keeps_its_rule(history: History) -> Iterator[str]:
         told = [one for one in about if not (foreign and one.verb == "prepare" and one.said == REFUSED)]
         asked = sorted(told, key=lambda one: one.sent_at)
         yield from Keeper(asked, orders.get(sku, ())).follow()
+
+
+def _written(batch: str, ones: Sequence[Entry | SoldOrder]) -> Written:
+    moved = sum(one.stock if isinstance(one, Entry) else -one.quantity for one in ones)
+    return Written(batch, moved, sum(isinstance(one, SoldOrder) or one.number == 1 for one in ones))
 
 
 def _by_item(history: History) -> Mapping[str, Sequence[Entry | SoldOrder]]:

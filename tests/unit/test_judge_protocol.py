@@ -51,6 +51,7 @@ def test_a_run_of_the_model_is_explained() -> None:
         pytest.param([*OVERTAKEN[:6], asked("prepare", 12, "d", 5, 5.1, 5)], [B], id="a read without the last write"),
         pytest.param([*IN_DOUBT, asked("prepare", 11, "b", 3, 3.1, 5)], [A], id="written behind a read"),
         pytest.param(OVERTAKEN, [], id="told of an order that is not there"),
+        pytest.param(OVERTAKEN, [B._replace(begun=2)], id="two orders written, and one told"),
         pytest.param(OVERTAKEN, [B, A], id="an order that came from nowhere"),
         pytest.param([SALE, asked("prepare", 2, "a", 1, 1.1, 6)], [], id="a unit too many"),
         pytest.param(
