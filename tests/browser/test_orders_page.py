@@ -252,7 +252,7 @@ def test_events_that_did_not_leave(start: Start, visitors: Visitors) -> None:
     page = opened(visitors, instance, item)
     region = page.get_by_role("region", name="Events that did not leave").first
     row = region.get_by_role("row", name=re.compile(re.escape(order.rpartition("~")[0])))
-    expect(row).to_contain_text("parked", timeout=30_000)
+    expect(row).to_contain_text("parked", timeout=120_000)
     expect(row).to_contain_text("no connection")
     assert order.rpartition("~")[2] not in page.content()
     assert fits(page)
@@ -276,7 +276,7 @@ def test_events_of_several_receivers(start: Start, visitors: Visitors) -> None:
     page = opened(visitors, instance, item)
     region = page.get_by_role("region", name="Events that did not leave").first
     rows = region.get_by_role("row", name=re.compile(re.escape(order.rpartition("~")[0])))
-    expect(rows).to_have_count(2, timeout=30_000)
+    expect(rows).to_have_count(2, timeout=120_000)
     expect(rows.filter(has=page.get_by_role("cell", name="erp", exact=True))).to_have_count(1)
     expect(rows.filter(has=page.get_by_role("cell", name="default", exact=True))).to_have_count(1)
     assert fits(page)
