@@ -56,13 +56,14 @@ async def _change(sale: Sale, offers: Mapping[str, Offer], by: str) -> int:
     left = list(offers)
     for sku, offer in offers.items():
         try:
-            await sale.stock.put_on_sale(sku, offer, by=by)
+            level = await sale.stock.put_on_sale(sku, offer, by=by)
         except EXPECTED as error:
             status = say(f"{sku}: {error}")
             say(f"not done: {', '.join(left)}; the same command again does the rest")
             return status
         left.remove(sku)
-        _tell(f"{sku}: done")
+        why = sale.stock.closed(level)
+        _tell(f"{sku}: done" + (f", and nothing of it is sold now: {why}" if why else ""))
     return 0
 
 

@@ -276,6 +276,11 @@ def test_a_file_that_was_loaded_in_part(env: dict[str, str], valkey: Valkey, tmp
     done = seckill("stock", "load", str(file), "--yes", env=env)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "watch: done")
     assert "phone" not in done.stdout
+    file.write_text(SALE.replace("2999-", "2019-"))
+    done = seckill("stock", "load", str(file), "--yes", env=env)
+    assert done.stdout.splitlines()[-1].startswith(
+        "phone: done, and nothing of it is sold now: its sale has ended (2019-"
+    )
 
 
 def test_a_command_loads_only_what_it_needs(env: dict[str, str]) -> None:

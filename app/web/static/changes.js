@@ -10,12 +10,14 @@ const EVERY_MS = 5_000;
 const PATIENCE_MS = 20_000;
 const SHOWN = 30;
 const TIMES = ["starts_at", "ends_at"];
+const NEVER = [...TIMES, "limit_per_buyer"]; // of these 0 is none
 const clock = new Intl.DateTimeFormat(texts.locale, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 function value(name, it, facts) {
   if (it === undefined || it === null || it === "") return texts.none;
   if (name === "price") return written(it, facts.currency, texts.locale);
-  if (TIMES.includes(name)) return it === 0 ? texts.none : clock.format(it * 1_000);
+  if (it === 0 && NEVER.includes(name)) return texts.none;
+  if (TIMES.includes(name)) return clock.format(it * 1_000);
   return typeof it === "number" ? number(it) : String(it);
 }
 
