@@ -38,6 +38,7 @@ from app.outbox.feed import Chain, Feed
 from app.outbox.message import Message
 from app.outbox.webhook import Webhook
 from app.sale import batch, worker
+from app.sale.clock import StoreClock
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
 from app.stock import Batch, Fence
@@ -569,6 +570,11 @@ def _nothing_runs_out() -> None:
     decision._Now.give_back = lambda self, being_paid: True  # type: ignore[method-assign]
 
 
+def _believes_the_stores_clock() -> None:
+    """Holds end by the store's clock, also when it jumps ahead."""
+    StoreClock.ahead_s = lambda self, lasting_s: 0.0  # type: ignore[method-assign]
+
+
 def _restocks_again() -> None:
     """A refund that is asked for once more gives the units back once more."""
     refund = decision._Now._refund
@@ -734,6 +740,7 @@ BUGS: Final[dict[str, Bug]] = {
     "shows-anothers-hold": _bug(_shows_anothers_hold, "lost-commit"),
     "no-mercy": _bug(_no_mercy, "lost-commit"),
     "nothing-runs-out": _bug(_nothing_runs_out, "lost-commit"),
+    "believes-the-stores-clock": _bug(_believes_the_stores_clock, "store-clock"),
     "restocks-again": _bug(_restocks_again, "lost-commit"),
     "notes-before-it-sends": _bug(_notes_before_it_sends, "kill-sender"),
     "sends-side-by-side": _bug(_sends_side_by_side, "lost-commit"),

@@ -122,6 +122,7 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M1 to M4", "the journal is a run of the model", events, judge_model.is_a_run(history)),
         ("M2", "held units count for a buyer's limit", events, judge_money.limits_kept(money)),
         ("M3", "no hold expires before its end", events, judge_money.nobody_is_cut_short(money)),
+        ("M3", "everybody has the time that they were promised", told, judge_money.everybody_has_their_time(money)),
         ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),
         ("M4", "what buyers and payers are told is true", calls, judge_money.answers_true(money)),
         ("M4", "amounts, deadlines and refunds are what was said", calls, judge_money.facts_told(money)),

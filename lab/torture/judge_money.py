@@ -49,6 +49,7 @@ _NOTHING: Final = {
 }
 _HOLD_REQUIRED: Final = ("buy", "hold_required")  # the items of the flow have a price
 _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
+_ROUNDED_S: Final = 0.01  # the moments of a run
 _MANY: Final = 60  # orders, of which some are paid with a wrong amount
 _TO_GIVE_BACK: Final = ("refund_due", "duplicate_payment")
 _WITH_A_DEADLINE: Final = (("hold", "held"), ("extend", "extended"))
@@ -219,6 +220,24 @@ def nobody_is_cut_short(money: Money) -> Iterator[str]:
                 due = max(due, entry.facts.get("pay_by", 0.0) + flow.grace_s)
             elif entry.kind == "expired" and entry.at < due - 0.001:
                 yield f"{one.order} has expired {due - entry.at:.3f} s before its end"
+
+
+def everybody_has_their_time(money: Money) -> Iterator[str]:
+    """Nobody hears that a hold has expired before its time has passed, by our own clock: whatever the store's says."""
+    told: dict[str, float] = {}
+    for one in money.history.deliveries:
+        if one.event == "expired":
+            told[one.order] = min(one.at, told.get(one.order, one.at))
+    for order, heard_at in told.items():
+        due = 0.0
+        for entry in money.of.get(order, ()):
+            flow = next(flow for flow in money.flows if flow.item.sku == entry.sku)
+            lasts_s = {"held": flow.hold_s, "extended": max(flow.hold_s, flow.pay_s)}.get(entry.kind)
+            asked = _asked_for(entry)
+            if lasts_s is not None and asked in money.asked:
+                due = max(due, money.asked[asked] + lasts_s + flow.grace_s)
+        if heard_at < due - _ROUNDED_S:
+            yield f"{order} was told to have expired at {heard_at:.2f} s, and had {due - heard_at:.2f} s more"
 
 
 def every_hold_ends(money: Money) -> Iterator[str]:

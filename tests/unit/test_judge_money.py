@@ -280,6 +280,11 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "too early": early,
         "an extension that was ignored": early_though_extended,
     },
+    "has the time that they were promised": {
+        "a store's clock that jumped, and was believed": lambda made: sent_too(
+            made, 4, event="expired", order="ticket~s", at=6.5, done_at=6.6
+        ),
+    },
     "every hold ends": {
         "one that is held at the end": lambda made: order(made, 1, state="held", pay_by=BEGIN_S + 3),
         "one that stays": lambda made: seen(made, Glance(9, 9.1, "seat", 1, 0, 2, -4.5)),
