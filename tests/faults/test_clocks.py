@@ -15,7 +15,7 @@ import pytest
 
 from lab.servers import EtcdMember, MariaDB, Valkey
 from lab.torture.shim import Shim, set_controls
-from tests.harness.servers import optional
+from tests.harness.servers import optional, optional_server
 from tests.harness.shop import TOKEN, client, lock_url
 from tests.harness.waiting import eventually_async
 
@@ -29,9 +29,9 @@ def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, Clock]]:
     """A store, and what sets its clock so many seconds ahead."""
+    optional_server("cc", "gcc")
     shim, controls = Shim(tmp_path), tmp_path / "controls"
-    if not shim.available:
-        pytest.skip("there is no C compiler")
+    assert shim.available
     server = optional(request.param)
     with monkeypatch.context() as its_own:
         for name, value in shim.environment(controls).items():

@@ -1,7 +1,6 @@
 """The README's program and its first commands do what they say."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,15 +8,16 @@ import pytest
 
 from lab.servers import EtcdMember, Valkey
 from tests.harness.command import seckill
+from tests.harness.servers import optional_server
 from tests.harness.shop import Instance, lock_url
 
 README = Path(__file__).parents[2] / "README.md"
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_the_first_commands(etcd: EtcdMember, valkey: Valkey, name: str) -> None:
     """The first commands of the page hold two units and pay them, as printed, except for the port."""
+    optional_server("curl", "curl")
     commands = re.findall(
         r"^```\n(.*?)```", README.with_name(name).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )[0]

@@ -28,6 +28,10 @@ from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.integration.conftest import OPERATOR, OpenClient
 
 AS_JSON = {"Accept": "application/json"}
+NO_TERMS: dict[str, Any] = {
+    **dict.fromkeys(("starts_at", "ends_at", "price", "currency")),
+    **{"limit_per_buyer": 0, "paused": "", "paused_zh": ""},
+}
 
 
 def is_problem(answer: httpx.Response, status: int, *, field: str | None = None) -> dict[str, Any]:
@@ -81,17 +85,8 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     level = (await http.get("/stock")).json()
     del level["audit"]  # it depends on whether the auditor has looked yet
     assert abs(level.pop("now") - time.time()) < WITHIN_S
-    terms: dict[str, Any] = {
-        "limit_per_buyer": 0,
-        "starts_at": None,
-        "ends_at": None,
-        "price": None,
-        "currency": None,
-        "paused": "",
-        "paused_zh": "",
-    }
     assert level.pop("sale")
-    assert level == {"sku": "default", "stock": 3, "held": 0, "lucky": 2, "initial": 5} | terms
+    assert level == {"sku": "default", "stock": 3, "held": 0, "lucky": 2, "initial": 5} | NO_TERMS
 
 
 async def test_the_same_key_gets_the_same_answer(open_client: OpenClient) -> None:
@@ -233,16 +228,7 @@ async def test_setting_the_stock(open_client: OpenClient) -> None:
     """A restock keeps the units sold; a new sale begins with none sold; a new item appears."""
     http = await open_client()
     await http.post("/stock/reduce")
-    terms: dict[str, Any] = {
-        "limit_per_buyer": 0,
-        "starts_at": None,
-        "ends_at": None,
-        "price": None,
-        "currency": None,
-        "paused": "",
-        "paused_zh": "",
-        "warnings": [],
-    }
+    terms = NO_TERMS | {"warnings": []}
     restocked = (await http.put("/stock", json={"stock": 9}, headers=OPERATOR)).json()
     assert restocked == {"sku": "default", "stock": 9, "held": 0, "lucky": 1, "initial": 10} | terms
     anew = (await http.put("/stock", json={"stock": 3, "new_sale": True, "forget_orders": 1}, headers=OPERATOR)).json()
