@@ -89,7 +89,11 @@ def _set(real: Callable[..., Awaitable[Any]], asks: Tell) -> Any:
     async def set_stock(self: Any, sku: str, fence: Fence, stock: int, **how: Any) -> Any:
         kind = "sale" if how.get("new_sale") else "add" if how.get("add") else "set"
         answered = asks(kind, fence, "", {sku: stock})
-        level = await real(self, sku, fence, stock, **how)
+        try:
+            level = await real(self, sku, fence, stock, **how)
+        except (FenceRefused, StockChanged) as error:
+            answered({sku: error})
+            raise
         answered({sku: level})
         return level
 

@@ -113,7 +113,7 @@ class Keeper:
                     answer = 0 if done else answer  # it was sent again
             case "unfence":
                 store, answer = store._replace(fence=0, registered=0), 0
-            case _ if one.token < store.fence and one.verb != "sale":
+            case _ if one.token < store.fence:
                 answer = None
             case _:
                 stock = (one.stock or 0) + (store.stock if one.verb == "add" else 0)
@@ -166,9 +166,9 @@ def keeps_its_rule(history: History) -> Iterator[str]:
         orders[sku] = [_written(batch, list(ones)) for batch, ones in groupby(entries, key=lambda one: one.batch)]
     for sku in {one.sku for one in history.asked}:
         about = [one for one in history.asked if one.sku == sku]
-        # The model knows no tokens of another lock, for which a read is refused as well.
+        # The model knows no tokens of another lock, for which it would be refused as well.
         foreign = len({one.source for one in about if one.source}) > 1
-        told = [one for one in about if not (foreign and one.verb == "prepare" and one.said == REFUSED)]
+        told = [one for one in about if not (foreign and one.said == REFUSED)]
         asked = sorted(told, key=lambda one: one.sent_at)
         yield from Keeper(asked, orders.get(sku, ())).follow()
 

@@ -53,6 +53,10 @@ def test_a_run_of_the_model_is_explained() -> None:
         pytest.param(OVERTAKEN, [], id="told of an order that is not there"),
         pytest.param(OVERTAKEN, [B._replace(begun=2)], id="two orders written, and one told"),
         pytest.param(OVERTAKEN, [B, A], id="an order that came from nowhere"),
+        pytest.param(
+            [*OVERTAKEN[:3], asked("sale", 10, "", 4, 4.1, 9, stock=9)], [], id="a late operator begins a sale"
+        ),
+        pytest.param([*OVERTAKEN[:3], asked("add", 12, "", 4, 4.1, REFUSED, stock=9)], [], id="an operator is refused"),
         pytest.param([SALE, asked("prepare", 2, "a", 1, 1.1, 6)], [], id="a unit too many"),
         pytest.param(
             [*OVERTAKEN[:2], asked("add", 11, "", 1.5, 1.6, 8, stock=3), asked("commit", 10, "a", 2, 2.1, 1)],
