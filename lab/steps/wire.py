@@ -75,6 +75,7 @@ class Wire:
         self.struck_at = 0.0
         self.failed = ""
         self.counting = True
+        self.healed = False
         self.heard_at = 0.0  # the moment of the last step, by the loop's clock
         self.open: set[Connection] = set()
         self.given: list[Any] = []  # etcd's leases, ZooKeeper's sessions
@@ -107,6 +108,7 @@ class Wire:
 
     def heal(self) -> None:
         """Cut what is silent, as a machine that comes back does; new connections are as good as ever."""
+        self.healed = True
         for connection in list(self.open):
             if connection.swallowed:
                 connection.cut()
@@ -149,7 +151,8 @@ class Wire:
             while data := await reader.read(65536):
                 for message in cut(data):
                     do = await self._reach(f"{role} {message.name}", side, connection) if message.name else Do.PASS
-                    if do is Do.CUT:
+                    # A strike may end after the wire was healed: nobody would come by to cut what falls silent then.
+                    if do is Do.CUT or (do is Do.SWALLOW and self.healed):
                         connection.cut()
                         return
                     connection.swallowed = connection.swallowed or do is Do.SWALLOW
