@@ -83,8 +83,8 @@ def each_of(fixture: str) -> Callable[[Test], Test]:
 class Shopfront(Instance):
     """An instance, and the answers that were seen."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, etcd: str, store: str, **others: Any) -> None:
+        super().__init__(etcd, store, **others)
         self.seen: Counter[tuple[str, str, int, str | None]] = Counter()
         self._opened_for = ""
 
