@@ -11,12 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import app
 import fencelock
+import lab
 from lab.steps.wire import Step
 
 AWAIT: Final = "await"
-_ROOT: Final = Path(fencelock.__file__).parents[1]
-_OURS: Final = tuple(f"{_ROOT / house}/" for house in ("app", "fencelock", "lab"))  # and no library's
+_OURS: Final = tuple(f"{Path(str(house.__file__)).parent}/" for house in (app, fencelock, lab))  # and no library's
 _NOT_BEGUN: Final = 0
 
 Strike = Callable[["asyncio.Task[Any]", Any], None]

@@ -18,8 +18,9 @@ BROUGHT_ALONG = {"pydantic_core", "dotenv", "starlette", "hiredis"}
 
 
 def modules_of(house: str) -> dict[str, Path]:
-    files = (ROOT / house).rglob("*.py")
-    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+    root = ROOT / "fencelock" / "src" if house == "fencelock" else ROOT
+    files = (root / house).rglob("*.py")
+    return {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
 
 
 def imported(module: str, file: Path) -> Iterator[str]:
