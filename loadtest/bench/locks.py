@@ -153,7 +153,7 @@ def _ours() -> Iterator[tuple[str, Entry]]:
             yield f"seckill {lock}", Entry(OURS[0], name, scheme_of(lock), server.module, server.package)
 
 
-# A lock of ours joins by being registered (fencelock/src/fencelock/registry.py), a peer by being added in `loadtest.bench.race`.
+# A lock of ours joins by being registered (`fencelock.registry`), a peer by being added in `loadtest.bench.race`.
 CONTESTANTS: Final[dict[str, Entry]] = dict(_ours()) | {
     one.name: Entry(one, one.system, one.system, one.module, one.package) for one in PEERS
 }

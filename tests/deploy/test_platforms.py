@@ -10,7 +10,8 @@ from pathlib import Path
 from lab.servers import Valkey
 
 ROOT = Path(__file__).parents[2]
-LOCKS = sorted((ROOT / "fencelock" / "src").rglob("*.py"))
+HOUSE = ROOT / "fencelock" / "src"
+LOCKS = sorted(HOUSE.rglob("*.py"))
 POSIX = {
     "crypt",
     "fcntl",
@@ -79,7 +80,7 @@ def test_no_module_of_the_locks_needs_posix() -> None:
 def test_the_locks_work_without_posix() -> None:
     """A process that lacks what Windows lacks has locks for threads and tasks, and a `fencelock run` that refuses."""
     with Valkey() as valkey:
-        names = [".".join(file.relative_to(ROOT / "fencelock" / "src").with_suffix("").parts).removesuffix(".__init__") for file in LOCKS]
+        names = [".".join(file.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__") for file in LOCKS]
         program = [sys.executable, "-c", WITHOUT_POSIX, valkey.url, *names]
         done = subprocess.run(program, capture_output=True, text=True, timeout=120)
     assert done.stdout == "held True\nheld by a task True\n", done.stderr
