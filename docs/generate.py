@@ -471,6 +471,10 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "fencelock.election": ("Election", "Leadership", "Leader", "AsyncElection", "AsyncLeadership"),
         "fencelock.session": ("Session", "AsyncSession"),
     },
+    "Once, and leading": {
+        "fencelock.once": ("Once", "Start", "AsyncOnce"),
+        "fencelock.leading": ("Leading", "AsyncLeading"),
+    },
     "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
     "Errors": {
         "fencelock.errors": (
