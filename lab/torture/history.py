@@ -100,7 +100,8 @@ class Call:
 
     `verb`: buy, hold, confirm, extend, cancel or refund; `wish`: the buyer's visit, which is the shop's own number of a
     hold; `order`: the order that the request is about; `told`: the order in the answer; `units` of that, and `keeps`:
-    the payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock.
+    the payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock; `price`: of a
+    unit.
     """
 
     verb: str
@@ -123,6 +124,7 @@ class Call:
     keeps: str | None = None
     refund: str | None = None
     pay_by: float | None = None
+    price: int | None = None
     replayed: bool = False
     retry_after: str | None = None
     error: str | None = None
@@ -189,9 +191,10 @@ class Restock:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An operator has paused an item: asked for at `asked_at`, told so at `done_at` (None: not), until `until`.
+    """An operator has closed an item: asked for at `asked_at`, told so at `done_at` (None: not), until `until`.
 
-    At `until` they asked to resume it, and were told so at `resumed_at`.
+    At `until` they asked to open it again, and were told so at `resumed_at`. `how`: the outcome that buyers have then:
+    paused, or, where its hours were changed, ended or not_started.
     """
 
     sku: str
@@ -199,6 +202,17 @@ class Pause:
     done_at: float | None
     until: float
     resumed_at: float
+    how: str = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """An operator has set the price of a unit: asked for at `asked_at`, told so at `done_at`."""
+
+    sku: str
+    asked_at: float
+    done_at: float
+    price: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +387,7 @@ class History:
     looks: list[Look] = field(default_factory=list)
     restocks: list[Restock] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
+    prices: list[Price] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -392,7 +407,21 @@ class History:
 
 
 Event = (
-    Attempt | Theft | Look | Restock | Pause | Belief | Asked | Fault | Count | Call | Glance | Delivery | Stand | End
+    Attempt
+    | Theft
+    | Look
+    | Restock
+    | Pause
+    | Price
+    | Belief
+    | Asked
+    | Fault
+    | Count
+    | Call
+    | Glance
+    | Delivery
+    | Stand
+    | End
 )
 
 _LISTS: Final[dict[type[Any], str]] = {
@@ -401,6 +430,7 @@ _LISTS: Final[dict[type[Any], str]] = {
     Look: "looks",
     Restock: "restocks",
     Pause: "pauses",
+    Price: "prices",
     Belief: "beliefs",
     Asked: "asked",
     Fault: "faults",
@@ -417,6 +447,7 @@ _KINDS: dict[str, type[Any]] = {
     "look": Look,
     "restock": Restock,
     "pause": Pause,
+    "price": Price,
     "belief": Belief,
     "asked": Asked,
     "fault": Fault,

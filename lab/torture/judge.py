@@ -109,7 +109,7 @@ def _of_money(history: History) -> Iterator[Finding]:
     money = Money(history, history.end)
     events, calls = f"{len(history.end.journal)} events", f"{len(money.told)} answers"
     looks, payments = f"{len(history.glances)} looks", f"{len(money.places)} payments"
-    told = f"{len(history.deliveries)} deliveries"
+    told, closed = f"{len(history.deliveries)} deliveries", f"{len(history.pauses)} pauses"
     for invariant, promise, looked_at, violations in (
         (
             "M1",
@@ -128,7 +128,13 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M4", "amounts, deadlines and refunds are what was said", calls, judge_money.facts_told(money)),
         ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
         ("M5", "first come, first held", calls, judge_money.first_come(money)),
-        ("M5", "in a pause nothing begins", f"{len(history.pauses)} pauses", judge_money.pauses_kept(money)),
+        ("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept(money)),
+        (
+            "M4",
+            "a hold is at a price that was in force",
+            f"{len(history.prices)} prices",
+            judge_money.prices_kept(money),
+        ),
         ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),
         ("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered(history, history.end)),
         ("M6", "an order's events come in order", told, judge_events.in_order(history)),

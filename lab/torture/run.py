@@ -48,7 +48,7 @@ from lab.torture.history import (
 from lab.torture.judge import Finding, branches, judge
 from lab.torture.judge_service import recovery_s
 from lab.torture.nemesis import CABLE, Nemesis, World
-from lab.torture.operator import Operator
+from lab.torture.operator import CURRENCY, Operator
 from lab.torture.payers import Payers
 from lab.torture.picture import draw
 from lab.torture.receiver import SECRET, Receiver
@@ -285,7 +285,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
                 await sale.stock.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
             for flow in setup.flows:
-                terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": "EUR"}
+                terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": CURRENCY}
                 terms["limit_per_buyer"] = flow.item.limit or None
                 await sale.stock.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
             began = now()
