@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lab.torture import judge_events, judge_locks, judge_model, judge_money, judge_protocol, judge_sale, judge_service
+from lab.torture import (
+    judge_drops,
+    judge_events,
+    judge_locks,
+    judge_model,
+    judge_money,
+    judge_protocol,
+    judge_sale,
+    judge_service,
+)
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
@@ -100,8 +109,21 @@ def judge(history: History) -> list[Finding]:
             "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
         ),
         finding("", "the run was a test of all this", _struck(history), _tested(evidence)),
+        *_of_drops(history),
         *(_of_money(history) if history.setup.flows else ()),
     ]
+
+
+def _of_drops(history: History) -> Iterator[Finding]:
+    if history.setup.drops:
+        looked_at = f"{len(history.bids)} requests, {len(history.sales)} new sales and removals"
+        for promise, rule in (
+            ("a new sale sells what it has, and no more", judge_drops.units_kept),
+            ("a new sale has forgotten the one before", judge_drops.forgotten),
+            ("a removed item is not there", judge_drops.removed),
+            ("an event's name is no other event's, in no sale", judge_drops.events_named_once),
+        ):
+            yield Finding("I1", promise, looked_at, tuple(rule(history)))
 
 
 def _of_money(history: History) -> Iterator[Finding]:

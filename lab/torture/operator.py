@@ -1,4 +1,4 @@
-"""The operator, who adds units, and changes pauses, hours and prices in mid-sale."""
+"""The operator, who adds units, changes pauses, hours and prices, and begins new sales, all in mid-sale."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from app.errors import EXPECTED, StockError, StockUnavailable
 from app.orders import TermsChange
 from app.stock import Level
 from app.wiring import Sale
-from lab.torture.history import Flow, Item, Pause, Price, Restock
+from lab.torture.history import Flow, Item, NewSale, Pause, Price, Restock
 
 CURRENCY: Final = "EUR"
 _EACH_S: Final = 4.0  # on average
@@ -18,7 +18,10 @@ _LOOK_AGAIN_S: Final = 0.1
 _WAIT_S: Final = 3.0  # for the lock
 _CLOSED_S: Final = 0.8  # at most; a hold lasts for longer
 _FAR_S: Final = 2 * 86_400.0  # hours that begin, or ended, so long from now: further than a clock of the store jumps
-_CHANGED: Final = 0.5  # share of what is done to the flow that adds no units
+_CHANGED: Final = 0.4  # share of changes of the flow that add no units
+_BEGUN: Final = 0.3  # share of new sales
+_REMOVED: Final = 0.4  # share of the new sales before which the item is removed
+_REMOVED_S: Final = 0.4  # at most
 _CLOSINGS: Final[dict[str, Callable[[], TermsChange]]] = {
     "paused": lambda: {"paused": "We are back in a moment."},
     "ended": lambda: {"ends_at": time.time() - _FAR_S},
@@ -31,6 +34,7 @@ _MOST_OF_A_FLOW: Final = 3  # units at once: few, so that it is sold out now and
 class Operator:
     """Adds units to items without a limit, and knows how many there have been; closes and prices those of the flow.
 
+    Begins new sales of the `drops`, of about as many units as they begin with, and removes them now and then.
     `noted` is called with each thing that was done; times are by `clock`, in seconds.
     """
 
@@ -39,14 +43,16 @@ class Operator:
         sale: Sale,
         items: Sequence[Item],
         flows: Sequence[Flow],
+        drops: Sequence[Item],
         clock: Callable[[], float],
-        noted: Callable[[Restock | Pause | Price], None],
+        noted: Callable[[Restock | Pause | Price | NewSale], None],
     ) -> None:
         self._sale = sale
         self._prices = {flow.item.sku: flow.price for flow in flows}
         all_items = (*items, *(flow.item for flow in flows))
         self._units = {item.sku: item.initial for item in all_items}  # all that have existed
         self._free = [item.sku for item in all_items if not item.limit]
+        self._drops = drops
         self._clock = clock
         self._noted = noted
         self._turn = asyncio.Lock()
@@ -57,7 +63,13 @@ class Operator:
         flows = sorted(self._prices)
         while True:
             await asyncio.sleep(dice.expovariate(1 / _EACH_S))
-            if flows and dice.random() < _CHANGED:
+            fate = dice.random()
+            if self._drops and fate < _BEGUN:
+                drop, removed_s = dice.choice(self._drops), dice.uniform(0, _REMOVED_S)
+                units = dice.randint(1, 2 * drop.initial)
+                await asyncio.shield(self._begin(drop.sku, units, removed_s if dice.random() < _REMOVED else None))
+                continue
+            if flows and fate < _BEGUN + _CHANGED:
                 sku, how = dice.choice(flows), dice.choice(["price", "price", *_CLOSINGS])
                 if how == "price":
                     await asyncio.shield(self._price(sku, self._prices[sku] + dice.choice((-100, -1, 1, 100))))
@@ -69,7 +81,7 @@ class Operator:
             await self._restock(sku, lambda: self._change(sku, units, in_all=dice.random() < 0.5))  # noqa: B023
 
     async def rest(self) -> None:
-        """Wait until nothing is closed any more."""
+        """Wait until nothing is closed or removed any more."""
         async with self._turn:
             pass
 
@@ -141,6 +153,29 @@ class Operator:
             done_at = await self._set_surely(sku, {"price": price, "currency": CURRENCY})
             self._prices[sku] = price
             self._noted(Price(sku, round(asked_at, 4), round(done_at, 4), price))
+
+    async def _begin(self, sku: str, units: int, removed_s: float | None) -> None:
+        """Begin a new sale, which forgets the one before; the item may be gone for a moment in between."""
+        async with self._turn:
+            if removed_s is not None:
+                await self._begin_surely(sku, None)
+                await asyncio.sleep(removed_s)
+            await self._begin_surely(sku, units)
+
+    async def _begin_surely(self, sku: str, units: int | None) -> None:
+        asked_at, done = self._clock(), False
+        while not done:
+            try:
+                if units is not None:
+                    await self._sale.stock.set_stock(sku, units, wait_s=_WAIT_S, new_sale=True)
+                else:
+                    # What has orders can't be removed: they are forgotten first, and of no units nobody has one.
+                    await self._sale.stock.set_stock(sku, 0, wait_s=_WAIT_S, new_sale=True)
+                    await self._sale.stock.remove(sku, wait_s=_WAIT_S)
+                done = True
+            except EXPECTED:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+        self._noted(NewSale(sku, round(asked_at, 4), round(self._clock(), 4), units))
 
     async def _set_surely(self, sku: str, terms: TermsChange) -> float:
         """Set terms again and again until the answer is heard; return when that was."""
