@@ -134,3 +134,17 @@ async def test_holds_end_by_the_time_that_has_passed(etcd: EtcdMember, store: tu
 
         assert len(await warned(http)) == 2
         await eventually_async(stock, "both have ended", until=lambda left: left == 2)
+
+
+async def test_no_number_is_used_again(etcd: EtcdMember, store: tuple[str, Clock]) -> None:
+    """Orders and events of a new sale have later names than those of the one before, though the clock was set back."""
+    url, set_clock = store
+    async with client(etcd.endpoint, url) as http:
+        names = list[int]()
+        for ahead_s in (DAY_S, 0, 0):
+            set_clock(ahead_s)
+            await offer(http, 5)
+            held = await hold(http)
+            names.append(int(held["id"].split("~")[1].replace("-", "")))
+            await offer(http, 5)  # nothing of this one is sold
+        assert names == sorted(set(names))
