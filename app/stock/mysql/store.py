@@ -514,8 +514,8 @@ class TransactionalStockStore(StockStore):
         return await self._run(self._readers, lambda call: tables.exchange_notices(call, put, drop))
 
     @override
-    async def now_ms(self, *, timeout_s: float | None = None) -> int:
-        return await self._run(self._readers, tables.find_now_ms, timeout_s)
+    async def clocks_ms(self, *, timeout_s: float | None = None) -> dict[str, int]:
+        return {"": await self._run(self._readers, tables.find_now_ms, timeout_s)}
 
     @override
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:

@@ -56,10 +56,10 @@ class ItemRow:
     """A row of seckill_items.
 
     `last_entry`: number of the last entry, in µs since 1970 or one more than the one before, also if that was of an
-    earlier sale, and `last_tag`, its tag, "" if this sale has none; `generation`: since when no order has been lost, in ms since 1970, 0 if the item was put there
-    by hand; `sale`: the generation with which the sale began; `swept`: the sale before which nothing is left; `batch`:
-    the last one written; `terms`: the item's own, in JSON; `removed`: there is no such item any more; `now_ms`: the
-    server's clock when it was read.
+    earlier sale, and `last_tag`, its tag, "" if this sale has none; `generation`: since when no order has been lost,
+    in ms since 1970, 0 if the item was put there by hand; `sale`: the generation with which the sale began; `swept`:
+    the sale before which nothing is left; `batch`: the last one written; `terms`: the item's own, in JSON; `removed`:
+    there is no such item any more; `now_ms`: the server's clock when it was read.
     """
 
     sku: str
