@@ -68,6 +68,13 @@ def test_a_pull_request_gets_no_secret() -> None:
     assert all(job["permissions"] == {"contents": "read"} for job in WORKFLOWS["ci"]["jobs"].values())
 
 
+def test_jobs_that_build_the_last_release_have_it() -> None:
+    """Where the slow tests run the clone has its history: tests/faults/test_upgrade.py builds an older commit."""
+    slow = {name: job for name, job in JOBS if re.search(r"\.ci/run|make test-all", str(job["steps"]))}
+    assert set(slow) == {"ci", "nightly"}
+    assert [job["steps"][0]["with"].get("fetch-depth") for job in slow.values()] == [0, 0]
+
+
 def test_all_pythons_that_are_promised_are_tested() -> None:
     """The classifiers name the Pythons of the Linux jobs."""
     promised = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
