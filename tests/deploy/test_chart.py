@@ -9,6 +9,8 @@ import functools
 import json
 import re
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +325,38 @@ def test_a_mistake_is_named(values: str, said: str) -> None:
     done = helm("template", "seckill", CHART, "--set", values)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+# -- what a release makes of it --------------------------------------------------------------------------------------
+
+
+def test_the_released_chart_installs_the_released_image(tmp_path: Path) -> None:
+    """`.ci/chart` packs a chart that names the image by its digest, also on its page; the rest is the checkout's."""
+    digest = f"sha256:{64 * 'a'}"
+    helm("version")  # or it is skipped
+    pack: list[str | Path] = [sys.executable, ROOT / ".ci" / "chart", tmp_path, "ghcr.io/me/shop", digest]
+    done = subprocess.run(pack, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    archive = tmp_path / done.stdout.strip()
+    objects = loaded(helm("template", "seckill", archive).stdout)
+    images = [
+        container["image"] for container in [instance(objects)[1], *of_kind(objects, "Pod")[0]["spec"]["containers"]]
+    ]
+    assert images == 2 * [f"ghcr.io/me/shop@{digest}"]
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    assert (
+        "helm install seckill oci://ghcr.io/me/charts/seckill -n shop --wait\n"
+        in (tmp_path / "seckill/README.md").read_text()
+    )
+    for file in (tmp_path / "seckill").rglob("*.*"):
+        if file.name not in ("values.yaml", "README.md", "Chart.yaml"):
+            assert file.read_bytes() == (CHART / file.relative_to(tmp_path / "seckill")).read_bytes()
+
+
+def test_a_chart_is_not_packed_without_a_digest(tmp_path: Path) -> None:
+    """An image's tag is no digest."""
+    pack: list[str | Path] = [sys.executable, ROOT / ".ci" / "chart", tmp_path, "ghcr.io/me/shop", "0.1.0"]
+    done = subprocess.run(pack, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "not a digest: '0.1.0'\n")
+    assert not list(tmp_path.iterdir())
