@@ -109,6 +109,7 @@ def test_the_index_gets_the_locks_with_their_addresses(built: Path) -> None:
         "Issues": f"{home}/issues",
     }
     page = str(found.get_payload())
+    assert "'fencelock[redis]'" in page  # and no path
     links = re.findall(r"\]\(([^)]+)\)", page)
     assert links
     for link in links:
