@@ -44,6 +44,7 @@ OF_OTHERS = {
         "SECKILL_WEBHOOK_URL": "https://shop.example/events",
         "SECKILL_WEBHOOK_SECRET": "whsec_" + base64.b64encode(b"y" * 24).decode(),
     },
+    "secrets-as-files": {"SECKILL_LOCK": "etcd://etcd.etcd:2379", "SECKILL_STORE": "redis://:p@valkey.valkey:6379/0"},
     "mysql": {
         "SECKILL_LOCK": "mysql+row://u:p@mysql.databases/shop",
         "SECKILL_STORE": "mysql://u:p@mysql.databases/shop",
@@ -100,7 +101,7 @@ def environment(objects: list[Object], *, more: dict[str, str] | None = None) ->
         [(ref, name)] = source.items()
         one = made.get(("ConfigMap" if ref == "configMapRef" else "Secret", name["name"]))
         assert one or more is not None, f"nothing makes {source}"
-        for key, value in one["data"].items() if one else ():
+        for key, value in (one["data"] or {}).items() if one else ():
             found[key] = base64.b64decode(value).decode() if ref == "secretRef" else value
     found |= more or {}
     return found | {entry["name"]: entry.get("value", "seckill-7d4b9c-x2x4z") for entry in container["env"]}
@@ -202,7 +203,7 @@ def test_every_pod_is_restricted(case: str) -> None:
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         kinds = {kind for volume in spec.get("volumes", []) for kind in volume}
-        assert kinds <= {"name", "emptyDir", "configMap", "secret"}
+        assert kinds <= {"name", "emptyDir", "configMap", "secret", "csi"}
         for container in [*spec["containers"], *spec.get("initContainers", [])]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
@@ -290,6 +291,46 @@ def test_every_variable_is_a_setting_with_a_possible_value(case: str) -> None:
     assert (settings.host, settings.allow_get, settings.log_format) == ("0.0.0.0", False, "json")
 
 
+def test_what_a_cluster_wants_of_pods_and_services_is_passed_on(tmp_path: Path) -> None:
+    """Affinity, environment, volumes and the balancer's policy; a variable that the chart sets stays the chart's."""
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    env = [{"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"}, {"name": "SECKILL_PORT", "value": "1"}]
+    mount = {"name": "ca", "mountPath": "/ca"}
+    values = {
+        "pod": {"affinity": affinity, "env": env, "volumes": [{"name": "ca", "emptyDir": {}}], "volumeMounts": [mount]},
+        "service": {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "loadBalancerClass": "example.com/l4"},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    objects = template("--values", tmp_path / "values.yaml")
+    for one in objects:
+        kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
+    spec, container = instance(objects)
+    pod = spec["template"]["spec"]
+    assert pod["affinity"] == affinity
+    assert mount in container["volumeMounts"]
+    assert values["pod"]["volumes"][0] in pod["volumes"]
+    found = {entry["name"]: entry.get("value") for entry in container["env"]}  # the last one counts
+    assert (found["SSL_CERT_FILE"], found["SECKILL_PORT"]) == ("/ca/ca.crt", "8080")
+    buyers, operator = (one["spec"] for one in of_kind(objects, "Service"))
+    assert {key: buyers[key] for key in values["service"]} == values["service"]
+    assert operator["type"] == "ClusterIP"
+
+
+def test_a_trial_fits_a_cluster_of_four_processors() -> None:
+    """Servers and instances, with the one more of an update, ask for less than a node of four has left: about three."""
+    asked = 0.0
+    for one in [*rendered("default"), *rendered("servers.yaml")]:
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            spec = one["spec"]
+            pods = spec["replicas"] + spec.get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", 0)
+            asked += pods * sum(
+                int(container["resources"]["requests"]["cpu"].removesuffix("m")) / 1000
+                for container in spec["template"]["spec"]["containers"]
+            )
+    assert asked == 1.75  # as docs/kubernetes.md says
+    assert "1.75 CPUs" in (ROOT / "docs" / "kubernetes.md").read_text()
+
+
 def test_numbers_are_written_as_the_service_reads_them() -> None:
     """A million is not 1e+06, a part is not rounded, and the grace period is rounded up."""
     given = {"SECKILL_CONNECTIONS_MAX": 1_000_000, "SECKILL_LOCK_RENEW_RATIO": 0.25, "SECKILL_DRAIN_DELAY_S": 7.5}
@@ -317,6 +358,9 @@ def test_numbers_are_written_as_the_service_reads_them() -> None:
         ("settings.SECKILL_DRAIN_DELAY_S=null", "settings.SECKILL_DRAIN_DELAY_S is 0: it must be 7 or more"),
         ("lock.url=local://", "lock.url is local://, which keeps only the threads of one process apart"),
         ("secrets.SECKILL_WEBHOOK_URL=https://x", "SECKILL_WEBHOOK_URL and secrets.SECKILL_WEBHOOK_SECRET go together"),
+        ("lock.url=", "lock.url or store.url is empty: then existingSecret"),
+        ("service.externalTrafficPolicy=Local", "externalTrafficPolicy is of NodePort and LoadBalancer"),
+        ("service.type=NodePort,service.loadBalancerClass=x", "loadBalancerClass is of a LoadBalancer"),
         ("catalogue.files.lamp\\.svg=<svg/>", "catalogue.files has no catalogue.toml"),
     ],
 )
