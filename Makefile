@@ -8,7 +8,7 @@
 # make soak     an hour of sales beside faults, each night: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
 # make check    format, lint, types, import rules, and how much there is of it (tests/ratchet.toml)
 # make format   formats the code
-# make docs     what is generated: tables in docs, docs/fencelock.md, docs/http.md, docs/errors.md, docs/adr/README.md, .env.example
+# make docs     what is generated: tables in docs, docs/http.md, docs/errors.md, docs/adr/README.md, .env.example
 # make site     docs as a site in build/site, which needs no server
 # make screenshots   the pictures in the README; needs Chromium
 # make lock     requirements.lock and build.lock anew: what the container installs, and what builds a release, with hashes

@@ -115,6 +115,7 @@ def test_the_index_gets_the_locks_with_their_addresses(built: Path) -> None:
     for link in links:
         path, _, _ = link.removeprefix(f"{home}/blob/v1.2.3/").partition("#")
         assert link.startswith(("https://", "#")), link
+        assert "fencelock.md" not in link  # whose text only the site has
         assert not link.startswith(home) or (ROOT / path).exists(), link
     assert "Private :: Do Not Upload" in metadata_of(built, "seckill").get_all("Classifier", [])
 
