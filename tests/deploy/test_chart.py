@@ -8,6 +8,7 @@ import base64
 import functools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,12 +20,13 @@ import kubernetes_validate.utils
 import pytest
 import yaml
 
+from app.errors import ConfigurationError
 from app.keyring import secrets_of
 from app.settings import PREFIX, Settings
 from app.web.operator_routes import is_hidden
 from app.wiring import check_together
 from tests.harness.monitoring import ROOT, generate
-from tests.harness.servers import optional
+from tests.harness.servers import optional, where_installed
 
 CHART = ROOT / "deploy" / "helm" / "seckill"
 VERSIONS = ("1.30", "1.37")
@@ -126,6 +128,23 @@ def test_helm_has_no_complaint(case: str) -> None:
     """Helm's own checker finds nothing, not even something to warn of; it asks the schema of the values, too."""
     done = helm("lint", "--strict", CHART, *values_of(case))
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", CASES)
+def test_helm_4_makes_the_same(case: str) -> None:
+    """Where there is a `helm4`, it has no complaint either, and makes the objects that Helm 3 makes."""
+
+    def helm4() -> str:
+        if found := shutil.which("helm4"):
+            return found
+        raise ConfigurationError("helm4 is not on PATH: go install helm.sh/helm/v4/cmd/helm")
+
+    program = where_installed(helm4)
+    lint = subprocess.run([program, "lint", "--strict", CHART, *values_of(case)], capture_output=True, text=True)
+    assert lint.returncode == 0, lint.stdout
+    argv = [program, "template", "seckill", CHART, "--namespace", "shop", *values_of(case)]
+    assert loaded(subprocess.check_output(argv, text=True, timeout=60)) == rendered(case)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
