@@ -151,7 +151,7 @@ class AsyncLock(Owned):
         """
         owner = options["owner"] = _task(options.get("owner"))
         grant = await self.acquire(**options)
-        guard = _CancelOnLost(grant) if cancel_on_lost else None
+        guard = CancelOnLost(grant) if cancel_on_lost else None
         try:
             yield grant
         except BaseException as error:
@@ -184,7 +184,7 @@ class AsyncLock(Owned):
             await self.release(owner=owner)
 
 
-class _CancelOnLost:
+class CancelOnLost:
     """Cancels the current task when a grant is lost, as `asyncio.timeout` does at its deadline."""
 
     def __init__(self, grant: Grant) -> None:

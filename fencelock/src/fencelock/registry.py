@@ -12,7 +12,7 @@ from .url import LockUrl
 CLASSES: Final[dict[str, str]] = {
     "etcd": ".etcd.backend:EtcdBackend",
     "etcd-txn": ".etcd.txn:EtcdTxnBackend",
-    "redis": ".redis.lock:RedisBackend",
+    "redis": ".redis.backend:RedisBackend",
     "redis-fair": ".redis.fair:RedisFairBackend",
     "redlock": ".redis.redlock:RedlockBackend",
     "zookeeper": ".zookeeper.lock:ZooKeeperBackend",
