@@ -472,6 +472,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "fencelock.session": ("Session", "AsyncSession"),
     },
     "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
+    "Tests of your own": {"fencelock.testing": ("MemoryLocks", "MemoryServer")},
     "Errors": {
         "fencelock.errors": (
             *("FencelockError", "ConfigurationError", "LockError", "LockTimeout", "LockCancelled"),
