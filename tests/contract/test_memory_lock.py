@@ -106,6 +106,17 @@ def test_time_passes_only_by_advance(locks: MemoryLocks) -> None:
     assert hook.losses == []
 
 
+@pytest.mark.parametrize("wrong", [0, -1, float("inf"), float("nan"), True, "5"])
+def test_time_can_not_stand_or_go_back_by_advance(locks: MemoryLocks, wrong: Any) -> None:
+    """Nor go on for ever; a thief has the lock for no negative time."""
+    with pytest.raises(ValueError, match="for_s must be a number of seconds, above 0"):
+        locks.server.advance(wrong)
+    with locks.lock(NAME) as grant:
+        with pytest.raises(ValueError, match="for_s must be a number of seconds, 0 or more"):
+            locks.server.steal(NAME, for_s=-1)
+        assert [one.key for one in locks.contenders(NAME)] == [grant.key]
+
+
 def test_a_lease_that_is_not_renewed_ends_at_its_deadline(locks: MemoryLocks) -> None:
     """And not before; then the server has forgotten it, too."""
     lock = locks.lock(NAME)

@@ -44,8 +44,9 @@ _THIEF: Final = '{"instance":"a thief"}'
 
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """A contender's entry in a queue; the first one owns the lock, from its grant on."""
+    """A contender's entry in a queue, and its hold; the first one owns the lock, from its grant on."""
 
+    server: "MemoryServer"
     name: str
     key: str
     token: int  # of a waiter: when it came
@@ -61,6 +62,17 @@ class _Entry:
     @property
     def granted(self) -> bool:
         return self.lease is not None or self.wake is None
+
+    async def renew(self, timeout_s: float) -> bool:
+        self.server._reach()
+        if self.lease is None or not self.server._knows(self):
+            return False
+        self.ends_at = self.server.now() + self.lease.ttl_s
+        return True
+
+    async def end(self, timeout_s: float) -> None:
+        self.server._reach()
+        self.server._remove(self)
 
 
 class MemoryServer:
@@ -106,7 +118,7 @@ class MemoryServer:
         Callbacks of `on_lost` are called in here. Threads and tasks whose turn it is are woken; a task goes on when its
         loop turns. Raises `ValueError`.
         """
-        self._advance_to(self.now() + seconds("for_s", for_s, zero=True))
+        self._advance_to(self.now() + seconds("for_s", for_s))
 
     def lose(self, name: str) -> None:
         """Have a lock's holder lose it, and be told at once; the next one has it. Raises `LockError` if it is free."""
@@ -121,13 +133,16 @@ class MemoryServer:
     def steal(self, name: str, *, for_s: float = math.inf) -> int:
         """Have somebody else own a lock, for some seconds or until `lose`, and return the token of that grant.
 
-        Its holder, if any, is told by the next renewal, like a process that stood still beyond its TTL.
+        Its holder, if any, is told by the next renewal, like a process that stood still beyond its TTL. Raises
+        `ValueError`.
         """
+        now = self.now()
+        ends_at = now + seconds("for_s", for_s, zero=True)
         with self._mutex:
             if (held := self._holder(name)) is not None:
                 self._queues[name].remove(held)
-            token, now = self._next_number(), self.now()
-            thief = _Entry(name, f"{name}/{token:x}", token, _THIEF, now, now + for_s)
+            token = self._next_number()
+            thief = _Entry(self, name, f"{name}/{token:x}", token, _THIEF, now, ends_at)
             self._queues.setdefault(name, []).insert(0, thief)
         self._wake(name)
         return token
@@ -162,7 +177,7 @@ class MemoryServer:
         """Make a call. Raises `LockUnavailable` if it is frozen, after `timeout_s` seconds if its time stands still."""
         if self._frozen:
             if self._stands:
-                self.advance(timeout_s)
+                self._advance_to(self.now() + timeout_s)
             raise LockUnavailable(f"memory://{self.name} does not answer")
         self._expire()
 
@@ -323,7 +338,7 @@ def _done(work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Place(Attempt["_Connection"]):
-    """A caller's place in a queue, and its hold on the server."""
+    """A caller's attempt, with its entry in the queue. A waiter's lease ends with its loop alone."""
 
     entry: _Entry | None = None
     said = ""
@@ -334,7 +349,7 @@ class _Place(Attempt["_Connection"]):
         server._reach(0 if self.answered else wait.call_s(self.timeout_s))
         if self.lease is None or self.entry is None:
             self.entry = self._enqueued(wait)
-            self.lease = Lease(self.entry.key, self, math.inf)  # a waiter is there as long as its loop is
+            self.lease = Lease(self.entry.key, self.entry, math.inf)
         entry, first = self.entry, server._first(self.name)
         if server._stands and first is not None and first.wake is None:  # a thief: nobody's turn, but time, ends that
             until = min(wait.deadline, first.ends_at)
@@ -346,7 +361,7 @@ class _Place(Attempt["_Connection"]):
             return 0.0  # its time was over first
         if server._first(self.name) is not entry:
             return server._pause_s()
-        self.lease = Lease(entry.key, self, self.ttl_s, clock=server.now)
+        self.lease = Lease(entry.key, entry, self.ttl_s, clock=server.now)
         server._grant(entry, self.lease)
         self.renewer.keep(self.lease)
         return Grant(entry.key, entry.token, server._source, self.lease)
@@ -354,25 +369,11 @@ class _Place(Attempt["_Connection"]):
     def _enqueued(self, wait: Wait) -> _Entry:
         server, number = self.connection.server, self.connection.server._next_number()
         owner = describe(self.connection.terms.instance)
-        entry = _Entry(self.name, f"{self.name}/{number:x}", number, owner, server.now(), wait.deadline, self.wake)
-        entry.is_over, entry.said = asyncio.get_running_loop().is_closed, self.said
+        key, is_over = f"{self.name}/{number:x}", asyncio.get_running_loop().is_closed
+        entry = _Entry(server, self.name, key, number, owner, server.now(), wait.deadline, self.wake, is_over)
+        entry.said = self.said
         server._enqueue(entry)
         return entry
-
-    async def renew(self, timeout_s: float) -> bool:
-        """Return whether the lock is ours still; then for another TTL."""
-        server, entry = self.connection.server, self.entry
-        server._reach()
-        if entry is None or not server._knows(entry):
-            return False
-        entry.ends_at = server.now() + self.ttl_s
-        return True
-
-    async def end(self, timeout_s: float) -> None:
-        """Leave the queue."""
-        self.connection.server._reach()
-        if self.entry is not None:
-            self.connection.server._remove(self.entry)
 
 
 class _Ballot(Ballot):
