@@ -16,18 +16,22 @@ from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
 from fencelock.local import LocalBackend
+from fencelock.postgres import election as postgres_election
+from fencelock.postgres.backend import PostgresBackend
+from fencelock.postgres.client import PostgresClient
 from fencelock.redis import client as redis_client
 from fencelock.redis import election as redis_election
 from fencelock.redis.client import RedisClient
 from fencelock.redis.fair import RedisFairBackend
-from lab.servers import EtcdMember, Valkey, etcd_binary
+from lab.servers import EtcdMember, Postgres, Valkey, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
+from tests.contract.test_postgres_lock import PostgresSystem, ask
 from tests.contract.test_redis_locks import RedisSystem
 from tests.harness.forked import Forked
 from tests.harness.inside import of_threads
-from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
+from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, optional, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
 NAME = "/test/leader"
@@ -51,12 +55,27 @@ def fair_redis(valkey: Valkey) -> Iterator[RedisFairBackend]:
         eventually(lambda: not [key for key in left() if not key.endswith("!record")], "nothing is left on the server")
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with optional(Postgres) as server:
+        yield server
+
+
+@pytest.fixture
+def in_postgres(postgres: Postgres) -> Iterator[PostgresBackend]:
+    """The same in PostgreSQL."""
+    with PostgresBackend(postgres.url, ttl_s=CALM_S) as backend:
+        yield backend
+        eventually(lambda: not PostgresSystem(postgres).leftovers(), "nothing is left on the server")
+        ask(postgres, "DELETE FROM fencelock_names")
+
+
 @pytest.fixture
 def etcds_election(backend: EtcdBackend) -> Election:
     return backend.election(NAME)
 
 
-@pytest.fixture(params=["backend", "fair_redis"], ids=["etcd", "redis"])
+@pytest.fixture(params=["backend", "fair_redis", "in_postgres"], ids=["etcd", "redis", "postgres"])
 def any_backend(request: pytest.FixtureRequest) -> LockBackend:
     backend: LockBackend = request.getfixturevalue(request.param)
     return backend
@@ -121,6 +140,7 @@ def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.Mon
     """An observer is told who leads now, what it says then, that nobody leads, and who is next."""
     monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 600)  # told, not found out by looking
     monkeypatch.setattr(redis_election, "_LOOK_AGAIN_S", 600)
+    monkeypatch.setattr(postgres_election, "_LOOK_AGAIN_S", 600)
     observer = Observer(election)
     assert observer.hear() is None
     with election.campaign("one") as leadership:
@@ -258,7 +278,7 @@ def test_a_record_outlasts_its_leader(any_backend: LockBackend, election: Electi
     newcomer = (
         EtcdBackend([one.url for one in of_threads(any_backend).client._endpoints])
         if isinstance(any_backend, EtcdBackend)
-        else RedisFairBackend(any_backend._url)  # type: ignore[attr-defined]
+        else type(any_backend)(any_backend._url)  # type: ignore[attr-defined,call-arg]
     )
     assert newcomer.election(NAME).recorded() == "two"
     newcomer.close()
@@ -340,13 +360,18 @@ def test_an_older_word_that_arrives_again_changes_nothing(
     any_backend: LockBackend, election: Election, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader's call that it gave up, or a repetition, comes behind its later one: the later one stands."""
-    client, method = (EtcdClient, "_call") if isinstance(any_backend, EtcdBackend) else (RedisClient, "_send")
+    clients: dict[type, tuple[type, str]] = {
+        EtcdBackend: (EtcdClient, "_call"),
+        RedisFairBackend: (RedisClient, "_send"),
+        PostgresBackend: (PostgresClient, "ask"),
+    }
+    client, method = clients[type(any_backend)]
     send: Any = getattr(client, method)
     calls: list[tuple[Any, ...]] = []
 
-    async def noted(*words: Any) -> Any:
+    async def noted(*words: Any, **options: Any) -> Any:
         calls.append(words)
-        return await send(*words)
+        return await send(*words, **options)
 
     with election.campaign("first") as leadership:
         monkeypatch.setattr(client, method, noted)
