@@ -287,7 +287,7 @@ def test_an_option_that_redis_py_does_not_know_is_refused(scheme: str) -> None:
 
 def test_the_package_says_what_it_is() -> None:
     """Its version, and all that it raises."""
-    build = tomllib.loads(Path(fencelock.__file__).with_name("pyproject.toml").read_text())
+    build = tomllib.loads((Path(fencelock.__file__).parents[2] / "pyproject.toml").read_text())
     assert fencelock.__version__ == build["project"]["version"]
     assert issubclass(fencelock.NoLock, fencelock.LockError)
     for option in Options.__annotations__:
