@@ -26,12 +26,16 @@ from fencelock import (
     aio,
     connect,
     fence,
+    testing,
 )
 
 
 def for_threads() -> None:
     locks = assert_type(connect("etcd://127.0.0.1:2379", ttl_s=5), LockBackend)
     connect("etcd://127.0.0.1:2379", ttl=5)  # type: ignore[call-arg]
+    connect("etcd://127.0.0.1:2379", instrument=("prometheus", "structlog"), raise_on_lost_release=False)
+    connect("etcd://127.0.0.1:2379", raise_on_lost_release="no")  # type: ignore[arg-type]
+    assert_type(testing.MemoryLocks(ttl_s=5).server.steal("/x", for_s=2), int)
     with assert_type(locks.lock("/x"), DistributedLock).holding(wait_s=1, hold_max_s=5, owner="me") as grant:
         assert_type(grant, Grant).ensure_held()
     locks.lock("/x", ttl_s=5).acquire(wait=1)  # type: ignore[call-arg]

@@ -147,7 +147,8 @@ class AsyncElection:
         longer than a TTL. The leadership belongs to no thread or task: it lasts until `resign`, or until the
         connection or the loop ends.
         """
-        ballot, wait = self.ballot(), Wait(wait_s, cancel)
+        ballot = self.ballot()
+        wait = Wait(wait_s, cancel, clock=ballot.connection.terms.clock)
 
         async def stand() -> AsyncLeadership:
             return AsyncLeadership(ballot, await ballot.stand(value, wait))

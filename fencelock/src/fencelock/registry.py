@@ -16,11 +16,14 @@ CLASSES: Final[dict[str, str]] = {
     "redis-fair": ".redis.fair:RedisFairBackend",
     "redlock": ".redis.redlock:RedlockBackend",
     "zookeeper": ".zookeeper.lock:ZooKeeperBackend",
+    "postgres": ".postgres.backend:PostgresBackend",
     "mysql-row": ".mysql.row:MySqlRowBackend",
     "mysql-for-update": ".mysql.for_update:MySqlForUpdateBackend",
     "local": ".local:LocalBackend",
     "none": ".none:NoBackend",
 }
+# Opened by its URL as the others are, and for tests only: no page or demo lists it.
+_FOR_TESTS: Final = {"memory": ".testing:MemoryLocks"}
 # The names of the packages that the locks' clients come in.
 _ETCD: Final = "cslab-etcd3 grpcio"
 _REDIS: Final = "'redis[hiredis]'"
@@ -28,16 +31,23 @@ _MYSQL: Final = "'sqlalchemy[asyncio]' asyncmy cryptography"
 _CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": _REDIS, "hiredis": _REDIS, "kazoo": "kazoo pure-sasl"} | {
     "sqlalchemy": _MYSQL,
     "asyncmy": _MYSQL,
+    "psycopg": "'psycopg[binary]'",
 }
 # Other ways to reach the same server: over TLS, through a socket file.
-_ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock", "zookeepers": "zookeeper"}
+_ALSO: Final = {
+    "etcds": "etcd",
+    "rediss": "redis",
+    "unix": "redis",
+    "redlocks": "redlock",
+    "zookeepers": "zookeeper",
+} | {"postgresql": "postgres"}
 
 
 def name_of(scheme: str) -> str:
     """Return the short name of the lock with this URL scheme or short name. Raises `ConfigurationError`."""
     base, plus, kind = scheme.partition("+")
     name = _ALSO.get(base, base) + plus.replace("+", "-") + kind
-    if name not in CLASSES:
+    if name not in CLASSES and name not in _FOR_TESTS:
         raise ConfigurationError(f"there is no lock {scheme!r}; there are {', '.join(map(scheme_of, CLASSES))}")
     return name
 
@@ -49,7 +59,7 @@ def scheme_of(name: str) -> str:
 
 def backend_class(name: str) -> type[LockBackend]:
     """Return a backend's class by short name or scheme. Raises `ConfigurationError`, also if its client is missing."""
-    module, _, kind = CLASSES[name_of(name)].partition(":")
+    module, _, kind = (CLASSES | _FOR_TESTS)[name_of(name)].partition(":")
     try:
         found: type[LockBackend] = getattr(import_module(module, __package__), kind)
     except ModuleNotFoundError as error:
@@ -64,14 +74,17 @@ def connect(url: str, **options: Unpack[Options]) -> LockBackend:
     """Open the lock system that a URL names; the connection is made at first use.
 
     `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
-    `zookeeper://a:2181,b:2181/folder`, `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`;
-    docs/locks.md has them all. The options, which are keywords:
+    `zookeeper://a:2181,b:2181/folder`, `postgres://user:password@host/database`,
+    `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`; docs/locks.md has them all. The
+    options, which are keywords:
 
     - `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most.
     - `renew_ratio`: a lease is renewed each time this part of its TTL has passed (1/3).
     - `timeout_s`: deadline of a call in seconds (2).
     - `instance`: who we are in the queue (the host's name).
     - `hook`: a `Hook`, which is told what happens.
+    - `instrument`: "prometheus", "opentelemetry", "structlog", or several of them, which are told, too.
+    - `raise_on_lost_release`: False: a release of a lock that was lost is logged, and raises no `LockLost` (True).
 
     Raises `ConfigurationError` for a URL or an option that is wrong, or not known.
     """
