@@ -11,7 +11,7 @@ from lab.demo.provider import PRICE, ProviderProcess
 from lab.servers.process import free_port
 from tests.browser.conftest import PLENTY, Item, Start
 from tests.harness.browser import Visitors
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import Instance
 
 pytestmark = pytest.mark.slow
 

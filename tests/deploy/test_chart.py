@@ -312,10 +312,10 @@ def test_every_variable_is_a_setting_with_a_possible_value(case: str) -> None:
 
 def test_what_a_cluster_wants_of_pods_and_services_is_passed_on(tmp_path: Path) -> None:
     """Affinity, environment, volumes and the balancer's policy; a variable that the chart sets stays the chart's."""
-    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    affinity: dict[str, Any] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     env = [{"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"}, {"name": "SECKILL_PORT", "value": "1"}]
     mount = {"name": "ca", "mountPath": "/ca"}
-    values = {
+    values: dict[str, Any] = {
         "pod": {"affinity": affinity, "env": env, "volumes": [{"name": "ca", "emptyDir": {}}], "volumeMounts": [mount]},
         "service": {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "loadBalancerClass": "example.com/l4"},
     }
