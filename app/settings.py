@@ -257,7 +257,7 @@ class Settings(BaseSettings):
         5.0,
         ge=0,
         le=86_400,
-        description="one instance audits the sale this often (needs etcd's locks); 0: none does",
+        description="one instance audits the sale this often (needs a lock with elections); 0: none does",
     )
 
     # -- Payment
