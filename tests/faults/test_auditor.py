@@ -421,10 +421,10 @@ async def test_an_away_store_is_no_verdict(audited: Audited) -> None:
 
 @pytest.mark.parametrize("why", ["no elections", "no interval"])
 def test_there_may_be_no_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, why: str) -> None:
-    """Redis' locks have no elections, and an interval of 0 turns the auditor off; the stock's answer says so."""
+    """A local lock has no elections, and an interval of 0 turns the auditor off; the stock's answer says so."""
     others: dict[str, Any] = {"audit_interval_s": 0}
     if why == "no elections":
-        others = {"lock": valkey.url, "audit_interval_s": EVERY_S}
+        others = {"lock": "local://", "audit_interval_s": EVERY_S}
     with ThreadedInstance(etcd.endpoint, valkey.url, lock_prefix=prefix, **others) as instance:
         assert httpx.put(f"{instance.url}/stock", json={"stock": 10}, headers=ADMIN).status_code == 200
         assert httpx.post(f"{instance.url}/stock/reduce").headers["x-seckill-outcome"] == "sold"

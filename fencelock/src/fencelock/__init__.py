@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     )
     from .grant import Grant
     from .hook import Hook
+    from .leading import AsyncLeading, Leading
     from .lock import AsyncLock, DistributedLock
+    from .once import AsyncOnce, Once, Start
     from .registry import connect, name_of
     from .session import AsyncSession, Session
     from .waiting import Cancel
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncElection",
     "AsyncLeadership",
+    "AsyncLeading",
     "AsyncLock",
     "AsyncLocks",
+    "AsyncOnce",
     "AsyncSession",
     "Cancel",
     "ConfigurationError",
@@ -54,6 +58,7 @@ __all__ = [
     "Hook",
     "Leader",
     "Leadership",
+    "Leading",
     "LockBackend",
     "LockCancelled",
     "LockError",
@@ -62,8 +67,10 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "NoLock",
+    "Once",
     "Scope",
     "Session",
+    "Start",
     "connect",
     "name_of",
     "now",
@@ -81,7 +88,9 @@ _MODULES: Final = {
     ),
     ".grant": ("Grant",),
     ".hook": ("Hook",),
+    ".leading": ("AsyncLeading", "Leading"),
     ".lock": ("AsyncLock", "DistributedLock"),
+    ".once": ("AsyncOnce", "Once", "Start"),
     ".registry": ("connect", "name_of"),
     ".session": ("AsyncSession", "Session"),
     ".waiting": ("Cancel",),
