@@ -90,7 +90,7 @@ screenshots: $(VENV)/.dev
 	@$(BIN)/python docs/screenshots.py
 
 lock: $(VENV)/.dev
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra postgres --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --no-emit-package fencelock --upgrade -o requirements.lock
 
 audit: $(VENV)/.dev
