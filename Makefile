@@ -92,7 +92,7 @@ screenshots: $(VENV)/.dev
 	@$(BIN)/python docs/screenshots.py
 
 lock: $(VENV)/.dev
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra postgres --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --no-emit-package fencelock --upgrade -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --group build --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --upgrade -o build.lock
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 TTL_S = 2
 COMMIT = Script("commit.lua").sha.encode()
-LOCKS = ["etcd", "etcd-txn", "redis", "redis-fair", "redlock", "zookeeper", "mysql-row", "mysql-for-update"]
+LOCKS = ["etcd", "etcd-txn", "redis", "redis-fair", "redlock", "zookeeper", "postgres", "mysql-row", "mysql-for-update"]
 
 
 IN_CI = ("etcd", "redis", "mysql-row")
