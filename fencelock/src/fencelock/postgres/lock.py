@@ -19,7 +19,7 @@ from .names import CHANNEL, key, observers
 
 _SHORTEST_PAUSE_S: Final = 0.005
 _LOOK_AGAIN_S: Final = 1.0  # for what no message tells
-_DEAF_S: Final = 0.1
+_DEAF_S: Final = 0.03
 _FAR_BEHIND: Final = 10
 
 # Each statement has a new snapshot, and those that follow the first one have the queue for themselves. The first one
