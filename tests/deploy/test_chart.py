@@ -266,6 +266,7 @@ def test_only_buyers_doors_are_open(case: str) -> None:
     [
         ("etcd://a,b:2380", "redis+sentinel://u:p%40@a,b:26380/m/0?password=x:1", {2379, 2380, 6379, 26379, 26380}),
         ("zookeeper://a/x", "mysql://u:p@db/shop", {2181, 3306}),
+        ("postgres://u:p@db/locks?sslmode=require", "mysql://u:p@db/shop", {5432, 3306}),
         ("mysql+for-update://u:p@db:3307/s", "mariadb://u:p@[::1]/s", {3306, 3307}),
     ],
 )

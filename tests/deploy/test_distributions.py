@@ -16,8 +16,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # What a user of the package may want; what only a checkout needs is in dependency groups, which no wheel has.
 EXTRAS = {
-    "seckill": {"alipay", "buyers", "mysql", "stripe", "traces", "zookeeper"},
-    "fencelock": {"etcd", "fence", "mysql", "opentelemetry", "prometheus", "redis", "structlog", "zookeeper"},
+    "seckill": {"alipay", "buyers", "mysql", "postgres", "stripe", "traces", "zookeeper"},
+    "fencelock": {
+        "etcd",
+        "fence",
+        "mysql",
+        "opentelemetry",
+        "postgres",
+        "prometheus",
+        "redis",
+        "structlog",
+        "zookeeper",
+    },
 }
 NAMES = tuple(EXTRAS)
 

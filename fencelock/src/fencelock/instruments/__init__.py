@@ -27,7 +27,7 @@ def _instrument(name: str, system: str) -> Hook:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != _LIBRARIES[name]:
             raise
-        raise ConfigurationError(f"instrument={name!r} needs its library: pip install 'fencelock[{name}]'") from None
+        raise ConfigurationError(f"instrument={name!r} needs its library: fencelock's extra [{name}]") from None
     return made
 
 
