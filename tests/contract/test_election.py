@@ -29,6 +29,7 @@ from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockSystem
 from tests.contract.test_etcd_lock import EtcdSystem
+from tests.contract.test_memory_lock import MemorySystem
 from tests.contract.test_mysql_locks import ForUpdateSystem, RowSystem
 from tests.contract.test_redis_locks import RedisSystem
 from tests.contract.test_zookeeper_lock import ZooKeeperSystem
@@ -74,7 +75,7 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "mysql-row", "mysql-for-update"]
+SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "mysql-row", "mysql-for-update", "memory"]
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -96,6 +97,8 @@ def system(request: pytest.FixtureRequest) -> Iterator[LockSystem]:
             system = ZooKeeperSystem(value("zookeeper"), client)
         case "mysql-row":
             system = RowSystem(value("mariadb"))
+        case "memory":
+            system = MemorySystem()
         case _:
             system = ForUpdateSystem(value("mariadb"))
     yield system
@@ -391,6 +394,7 @@ SENDS: dict[str, tuple[type, str]] = {
 }
 
 
+@pytest.mark.parametrize("system", SENDS, indirect=True)
 def test_an_older_word_that_arrives_again_changes_nothing(
     any_backend: LockBackend, election: Election, monkeypatch: pytest.MonkeyPatch
 ) -> None:
