@@ -19,18 +19,21 @@ from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
 from fencelock.local import LocalBackend
+from fencelock.postgres import election as postgres_election
+from fencelock.postgres.client import PostgresClient
 from fencelock.redis import client as redis_client
 from fencelock.redis import election as redis_election
 from fencelock.redis.backend import RedisBackend
 from fencelock.redis.client import RedisClient
 from fencelock.redis.fair import RedisFairBackend
 from fencelock.zookeeper.session import Session as ZooKeeperSession
-from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper, etcd_binary
+from lab.servers import EtcdMember, MariaDB, Postgres, Valkey, ZooKeeper, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockSystem
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.contract.test_memory_lock import MemorySystem
 from tests.contract.test_mysql_locks import ForUpdateSystem, RowSystem
+from tests.contract.test_postgres_lock import PostgresSystem
 from tests.contract.test_redis_locks import RedisSystem
 from tests.contract.test_zookeeper_lock import ZooKeeperSystem
 from tests.harness.forked import Forked
@@ -58,6 +61,12 @@ def fair_redis(valkey: Valkey) -> Iterator[RedisFairBackend]:
         eventually(lambda: not [key for key in left() if not key.endswith("!record")], "nothing is left on the server")
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with optional(Postgres) as server:
+        yield server
+
+
 @pytest.fixture
 def etcds_election(backend: EtcdBackend) -> Election:
     return backend.election(NAME)
@@ -75,7 +84,7 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "mysql-row", "mysql-for-update", "memory"]
+SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "postgres", "mysql-row", "mysql-for-update", "memory"]
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -95,6 +104,8 @@ def system(request: pytest.FixtureRequest) -> Iterator[LockSystem]:
             client.start(timeout=WITHIN_S)
             request.addfinalizer(lambda: (client.stop(), client.close()))
             system = ZooKeeperSystem(value("zookeeper"), client)
+        case "postgres":
+            system = PostgresSystem(value("postgres"))
         case "mysql-row":
             system = RowSystem(value("mariadb"))
         case "memory":
@@ -181,6 +192,7 @@ def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.Mon
     """An observer is told who leads now, what it says then, that nobody leads, and who is next."""
     monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 600)  # told, not found out by looking
     monkeypatch.setattr(redis_election, "_LOOK_AGAIN_S", 600)
+    monkeypatch.setattr(postgres_election, "_LOOK_AGAIN_S", 600)
     observer = Observer(election)
     assert observer.hear() is None
     with election.campaign("one") as leadership:
@@ -389,6 +401,7 @@ SENDS: dict[str, tuple[type, str]] = {
     "redis-fair": (RedisClient, "_send"),
     "redis": (RedisClient, "_send"),
     "zookeeper": (ZooKeeperSession, "write"),
+    "postgres": (PostgresClient, "ask"),
     "mysql-row": (MySqlClient, "ask"),
     "mysql-for-update": (MySqlClient, "ask"),
 }

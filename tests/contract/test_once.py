@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fencelock import (
+    AsyncElection,
     AsyncLeadership,
     AsyncOnce,
     Leadership,
@@ -124,6 +125,27 @@ def test_many_who_come_at_once_start_a_slot_once(servers: LockServers, locks: Lo
 
         crowd = [InThread(lambda backend=backend: come(backend)) for backend in (locks, others) * 4]
         assert sorted(str(one.result()) for one in crowd) == ["None"] * 7 + ["now"]
+
+
+def test_those_who_wait_for_a_slot_start_it_once(
+    servers: LockServers, locks: LockBackend, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them saw, before they waited, that it was not started; only the first one to be elected starts it."""
+    stand, standing = AsyncElection.campaign, []
+
+    async def noted(election: AsyncElection, *words: Any, **more: Any) -> AsyncLeadership:
+        standing.append(election)
+        return await stand(election, *words, **more)
+
+    with connect(servers.url, ttl_s=CALM_S) as others:
+        with locks.leading(name):
+            monkeypatch.setattr(AsyncElection, "campaign", noted)
+            crowd = [
+                InThread(lambda backend=backend: started(backend.once(name, slot="now", wait_s=None)))
+                for backend in (locks, others, others)
+            ]
+            eventually(lambda: len(standing) == len(crowd), "all have looked")
+        assert sorted(str(one.result()) for one in crowd) == ["None", "None", "now"]
 
 
 def test_a_run_that_outlasts_its_slot_is_left_alone(servers: LockServers, locks: LockBackend, name: str) -> None:

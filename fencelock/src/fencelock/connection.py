@@ -139,7 +139,7 @@ class Connection(ABC):
 
     async def force_release(self, name: str) -> Contender | None:
         """Take a lock from its holder, and return that contender; None if nobody has it."""
-        raise LockError(f"{self.terms.name} can't force a release: only etcd and redis can")
+        raise LockError(f"{self.terms.name} can't force a release: only etcd, redis and postgres can")
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
         """Get the lock: see `Attempt.until_granted`."""

@@ -16,6 +16,7 @@ CLASSES: Final[dict[str, str]] = {
     "redis-fair": ".redis.fair:RedisFairBackend",
     "redlock": ".redis.redlock:RedlockBackend",
     "zookeeper": ".zookeeper.lock:ZooKeeperBackend",
+    "postgres": ".postgres.backend:PostgresBackend",
     "mysql-row": ".mysql.row:MySqlRowBackend",
     "mysql-for-update": ".mysql.for_update:MySqlForUpdateBackend",
     "local": ".local:LocalBackend",
@@ -30,9 +31,16 @@ _MYSQL: Final = "'sqlalchemy[asyncio]' asyncmy cryptography"
 _CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": _REDIS, "hiredis": _REDIS, "kazoo": "kazoo pure-sasl"} | {
     "sqlalchemy": _MYSQL,
     "asyncmy": _MYSQL,
+    "psycopg": "'psycopg[binary]'",
 }
 # Other ways to reach the same server: over TLS, through a socket file.
-_ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock", "zookeepers": "zookeeper"}
+_ALSO: Final = {
+    "etcds": "etcd",
+    "rediss": "redis",
+    "unix": "redis",
+    "redlocks": "redlock",
+    "zookeepers": "zookeeper",
+} | {"postgresql": "postgres"}
 
 
 def name_of(scheme: str) -> str:
@@ -66,8 +74,9 @@ def connect(url: str, **options: Unpack[Options]) -> LockBackend:
     """Open the lock system that a URL names; the connection is made at first use.
 
     `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
-    `zookeeper://a:2181,b:2181/folder`, `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`;
-    docs/locks.md has them all. The options, which are keywords:
+    `zookeeper://a:2181,b:2181/folder`, `postgres://user:password@host/database`,
+    `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`; docs/locks.md has them all. The
+    options, which are keywords:
 
     - `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most.
     - `renew_ratio`: a lease is renewed each time this part of its TTL has passed (1/3).

@@ -7,12 +7,8 @@ from typing import Any, Final
 from ..errors import ConfigurationError
 from ..hook import Hook
 
-# By name: the package that it needs, which is imported only when it is asked for, and the distribution that has it.
-_LIBRARIES: Final = {
-    "prometheus": ("prometheus_client", "prometheus-client"),
-    "opentelemetry": ("opentelemetry", "opentelemetry-api"),
-    "structlog": ("structlog", "structlog"),
-}
+# By name: the library that it needs, which is imported only when it is asked for.
+_LIBRARIES: Final = {"prometheus": "prometheus_client", "opentelemetry": "opentelemetry", "structlog": "structlog"}
 
 
 def instruments(names: Any, system: str) -> Sequence[Hook]:
@@ -26,13 +22,12 @@ def instruments(names: Any, system: str) -> Sequence[Hook]:
 def _instrument(name: str, system: str) -> Hook:
     if name not in _LIBRARIES:
         raise ConfigurationError(f"there is no instrument {name!r}; there are {', '.join(_LIBRARIES)}")
-    package, distribution = _LIBRARIES[name]
     try:
         made: Hook = import_module(f".{name}", __name__).Instrument(system)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
+        if (error.name or "").partition(".")[0] != _LIBRARIES[name]:
             raise
-        raise ConfigurationError(f"the instrument {name} needs {distribution}: pip install {distribution}") from None
+        raise ConfigurationError(f"instrument={name!r} needs its library: fencelock's extra [{name}]") from None
     return made
 
 
