@@ -15,8 +15,6 @@ import httpx
 from lab.torture.history import UNKNOWN, Attempt, Item, Theft
 
 AGAIN_S: Final = 0.2  # after a connection that failed
-_ONCE_MORE_S: Final = 1.5  # a buyer with an answer asks again within that time
-_THIEVES: Final = 0.1  # share of the buyers with an answer
 _KEYLESS: Final = 0.25  # share of the buyers
 _REGULARS: Final = 0.15
 _REGULARS_AT_ONCE: Final = 8
@@ -112,7 +110,10 @@ class Visitors:
 
 
 class Crowd(Visitors):
-    """Buyers, each a task that asks an instance, and on 503 or a lost connection another, until it has an answer."""
+    """Buyers, each a task that asks an instance, and on 503 or a lost connection another, until it has an answer.
+
+    With an answer they ask again within `once_more_s` seconds. `thieves`: share of those who try a stranger's key then.
+    """
 
     def __init__(
         self,
@@ -123,8 +124,12 @@ class Crowd(Visitors):
         told: Callable[[Attempt | Theft], None],
         *,
         patience_s: tuple[float, ...],
+        once_more_s: float = 1.5,
+        thieves: float = 0.1,
     ) -> None:
         super().__init__(actors, seed, clock, patience_s=patience_s)
+        self._once_more_s = once_more_s
+        self._thieves = thieves
         self._free = [item.sku for item in items if not item.limit]
         self._limited = [item.sku for item in items if item.limit]
         self._told = told
@@ -163,9 +168,9 @@ class Crowd(Visitors):
         if told is not None and wish.key is not None:
             actor, attempt = told
             # A buyer with an answer asks once more, elsewhere: the answer must be the same.
-            await asyncio.sleep(0 if self._over else self._ways.uniform(0, _ONCE_MORE_S))
+            await asyncio.sleep(0 if self._over else self._ways.uniform(0, self._once_more_s))
             await self._until_told(wish, self._another(actor))
-            if attempt.order is not None and self._ways.random() < _THIEVES:
+            if attempt.order is not None and self._ways.random() < self._thieves:
                 await self._steal(wish, self._another(actor))
 
     async def _steal(self, wish: Wish, actor: Seller) -> None:

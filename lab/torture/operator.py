@@ -18,8 +18,8 @@ _LOOK_AGAIN_S: Final = 0.1
 _WAIT_S: Final = 3.0  # for the lock
 _CLOSED_S: Final = 0.8  # at most; a hold lasts for longer
 _FAR_S: Final = 2 * 86_400.0  # hours that begin, or ended, so long from now: further than a clock of the store jumps
-_CHANGED: Final = 0.4  # share of changes of the flow that add no units
-_BEGUN: Final = 0.3  # share of new sales
+_CHANGED: Final = 0.5  # share of changes of the flow that add no units
+_SALE_EACH_S: Final = 3.0  # on average
 _REMOVED: Final = 0.4  # share of the new sales before which the item is removed
 _REMOVED_S: Final = 0.4  # at most
 _CLOSINGS: Final[dict[str, Callable[[], TermsChange]]] = {
@@ -63,13 +63,7 @@ class Operator:
         flows = sorted(self._prices)
         while True:
             await asyncio.sleep(dice.expovariate(1 / _EACH_S))
-            fate = dice.random()
-            if self._drops and fate < _BEGUN:
-                drop, removed_s = dice.choice(self._drops), dice.uniform(0, _REMOVED_S)
-                units = dice.randint(1, 2 * drop.initial)
-                await asyncio.shield(self._begin(drop.sku, units, removed_s if dice.random() < _REMOVED else None))
-                continue
-            if flows and fate < _BEGUN + _CHANGED:
+            if flows and dice.random() < _CHANGED:
                 sku, how = dice.choice(flows), dice.choice(["price", "price", *_CLOSINGS])
                 if how == "price":
                     await asyncio.shield(self._price(sku, self._prices[sku] + dice.choice((-100, -1, 1, 100))))
@@ -79,6 +73,15 @@ class Operator:
             sku = dice.choice(self._free)
             units = dice.randint(1, _MOST_OF_A_FLOW if sku in flows else most)
             await self._restock(sku, lambda: self._change(sku, units, in_all=dice.random() < 0.5))  # noqa: B023
+
+    async def begin_sales(self, seed: int) -> None:
+        """Begin a new sale of a drop now and then, until cancelled."""
+        dice = random.Random(seed)  # noqa: S311 - no secret
+        while True:
+            await asyncio.sleep(dice.expovariate(1 / _SALE_EACH_S))
+            drop, removed_s = dice.choice(self._drops), dice.uniform(0, _REMOVED_S)
+            units = dice.randint(1, 2 * drop.initial)
+            await asyncio.shield(self._begin(drop.sku, units, removed_s if dice.random() < _REMOVED else None))
 
     async def rest(self) -> None:
         """Wait until nothing is closed or removed any more."""

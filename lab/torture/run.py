@@ -73,6 +73,7 @@ _BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks
 _PAGE: Final = 1000
 _HOLDING: Final = (REDIS, SENTINEL, CLUSTER, MYSQL)  # the stores that can hold units
 _PAYERS: Final = 0.25  # so many payers come for each buyer
+_BID_AGAIN_S: Final = 8.0  # when the next sale has begun, as often as not
 _DROPPED: Final = 0.15  # share of the buyers who come for the drop
 _PRICE: Final = 499
 _TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
@@ -307,7 +308,16 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 patience_s=patience_s,
                 token=_TOKEN,
             )
-            bidders = Crowd(stage.instances, setup.drops, options.seed + 1, clock, recorder.note, patience_s=patience_s)
+            bidders = Crowd(
+                stage.instances,
+                setup.drops,
+                options.seed + 1,
+                clock,
+                recorder.note,
+                patience_s=patience_s,
+                once_more_s=_BID_AGAIN_S,
+                thieves=0,  # a key of a sale that is over is anybody's
+            )
             operator = Operator(sale, setup.items, setup.flows, setup.drops, clock, recorder.note)
             receiver = Receiver(stage.instances, options.seed, clock, recorder.note)
             if setup.flows:
@@ -391,6 +401,7 @@ async def _let_loose(
         asyncio.create_task(crowd.come(options.rate)),
         asyncio.create_task(bidders.come(options.rate * _DROPPED)),
         asyncio.create_task(world.operator.run(options.seed, at_once)),
+        asyncio.create_task(world.operator.begin_sales(options.seed)),
     ]
     if recorder.history.setup.flows:
         others.append(asyncio.create_task(payers.come(options.rate * _PAYERS)))
