@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 import fencelock.fence
+import fencelock.kit
 from app.errors import ConfigurationError, StockBehind
 from app.main import create_app
 from app.orders import NO_UNITS, Event, EventKind, OrderId
@@ -459,9 +460,9 @@ def _type(schema: dict[str, Any]) -> str:
 # The sections of the page: modules and names of each. A section begins with its first module's docstring.
 SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "A lock system": {
-        "fencelock": ("connect", "LockBackend", "AsyncLocks", "Guarantees", "Scope", "name_of"),
+        "fencelock": ("connect", "LockBackend", "AsyncLocks", "Guarantees", "Scope", "name_of", "register"),
         "fencelock.aio": ("connect",),
-        "fencelock.connection": ("Options",),
+        "fencelock.kit": ("Options",),
     },
     "Locks": {
         "fencelock.lock": ("DistributedLock", "Asked"),
@@ -472,6 +473,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "fencelock.session": ("Session", "AsyncSession"),
     },
     "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
+    "A lock of one's own": {"fencelock.kit": tuple(name for name in fencelock.kit.__all__ if name != "Options")},
     "Errors": {
         "fencelock.errors": (
             *("FencelockError", "ConfigurationError", "LockError", "LockTimeout", "LockCancelled"),
@@ -480,10 +482,12 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
-MADE_BY_PROGRAMS = ("fencelock.fence", "fencelock.waiting")  # of other classes fencelock makes the objects
-INTERNAL = {  # names that only fencelock, or a backend, uses
-    *("ballot", "begin", "begin_session", "check_name", "close_on_loop", "connect", "from_url", "here", "open_session"),
-    *("renew", "subscribe", "take", "terms", "undo"),
+MADE_BY_PROGRAMS = (  # or by a lock of one's own; of other classes fencelock makes the objects
+    *("fencelock.backoff", "fencelock.connection", "fencelock.fence", "fencelock.grant", "fencelock.lease"),
+    "fencelock.waiting",
+)
+INTERNAL = {  # names that only fencelock uses, but for those in its kit
+    *("begin", "begin_session", "close_on_loop", "here", "renew", "subscribe", "take", "terms", "undo"),
 }
 
 
@@ -555,7 +559,8 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
             constructs = (
                 name == "__init__" and base.__module__.startswith(MADE_BY_PROGRAMS) and not issubclass(kind, Exception)
             )
-            if constructs or not (name.startswith("_") or name in INTERNAL):
+            internal = name in INTERNAL and kind.__name__ not in fencelock.kit.__all__
+            if constructs or not (name.startswith("_") or internal):
                 found.setdefault(name, node)
     return list(found.values())
 

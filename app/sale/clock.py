@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fencelock import clock
+import fencelock
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class StoreClock:
     Nothing else depends on this: deadlines are set by the store's clock, and told with it.
     """
 
-    def __init__(self, *, wall: Callable[[], float] = time.time, passed: Callable[[], float] = clock.now) -> None:
+    def __init__(self, *, wall: Callable[[], float] = time.time, passed: Callable[[], float] = fencelock.now) -> None:
         self._wall = wall
         self.passed = passed
         self._heard = passed()

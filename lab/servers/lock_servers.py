@@ -110,8 +110,8 @@ def _number(pattern: str, text: str) -> int:
 
 
 async def _questions(url: str) -> int:
-    from fencelock.clients.mysql import MySqlClient
     from fencelock.errors import LockUnavailable
+    from fencelock.mysql import MySqlClient
 
     client = MySqlClient(url, timeout_s=5, unavailable=LockUnavailable)
     try:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fencelock
+from app import locks as _of_the_service  # noqa: F401 - one more lock: `none`
 from fencelock import connect
 from fencelock.backend import LockBackend
 from fencelock.connection import Options
@@ -280,7 +281,7 @@ def test_an_option_that_redis_py_does_not_know_is_refused(scheme: str) -> None:
 
 def test_the_package_says_what_it_is() -> None:
     """Its version, and all that it raises."""
-    build = tomllib.loads(Path(fencelock.__file__).with_name("pyproject.toml").read_text())
+    build = tomllib.loads((Path(fencelock.__file__).parents[2] / "pyproject.toml").read_text())
     assert fencelock.__version__ == build["project"]["version"]
     assert issubclass(fencelock.NoLock, fencelock.LockError)
     for option in Options.__annotations__:

@@ -6,7 +6,8 @@
 ...     store.write(..., token=grant.token)
 >>> locks.close()
 
-For tasks see `fencelock.aio`; for a store that checks the token, `fencelock.fence`.
+For tasks see `fencelock.aio`; for a store that checks the token, `fencelock.fence`; for a lock of one's own,
+`fencelock.kit`.
 """
 
 from importlib import import_module
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from .grant import Grant
     from .hook import Hook
     from .lock import AsyncLock, DistributedLock
-    from .registry import connect, name_of
+    from .registry import connect, name_of, register
     from .session import AsyncSession, Session
     from .waiting import Cancel
 
@@ -67,6 +68,7 @@ __all__ = [
     "connect",
     "name_of",
     "now",
+    "register",
 ]
 
 # Imported when they are asked for: code that only catches an error needs no lock.
@@ -82,7 +84,7 @@ _MODULES: Final = {
     ".grant": ("Grant",),
     ".hook": ("Hook",),
     ".lock": ("AsyncLock", "DistributedLock"),
-    ".registry": ("connect", "name_of"),
+    ".registry": ("connect", "name_of", "register"),
     ".session": ("AsyncSession", "Session"),
     ".waiting": ("Cancel",),
 }
