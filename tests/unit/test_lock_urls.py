@@ -133,6 +133,7 @@ URLS = {
     "zookeeper": "zookeeper://shop:secret@127.0.0.1:1,127.0.0.1:2/folder",
     "mysql-row": "mysql+row://shop:secret@127.0.0.1:1/shop",
     "mysql-for-update": "mysql+for-update://shop:secret@127.0.0.1:1/shop",
+    "file": "file:///var/lock/jobs",
     "local": "local://",
     "none": "none://",
 }
@@ -192,6 +193,10 @@ def test_an_unknown_lock_is_refused_with_those_that_there_are(scheme: str) -> No
         "zookeeper://h?colour=red",
         "mysql+row://h/db",
         "mysql+row://u:p@h/db?colour=red",
+        "file://",
+        "file:///",
+        "file://h/jobs",
+        "file:///jobs?colour=red",
         "local://h",
         "local://?colour=red",
         "none://h",

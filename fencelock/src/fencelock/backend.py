@@ -25,6 +25,7 @@ class Scope(StrEnum):
     """The owners that a lock keeps apart."""
 
     EVERYBODY = "all processes"
+    MACHINE = "all processes of one machine"
     PROCESS = "the threads of one process"
     NOBODY = "nobody"
 

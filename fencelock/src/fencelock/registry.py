@@ -22,6 +22,7 @@ CLASSES: Final[dict[str, str | type[LockBackend]]] = {
     "zookeeper": ".zookeeper.lock:ZooKeeperBackend",
     "mysql-row": ".mysql.row:MySqlRowBackend",
     "mysql-for-update": ".mysql.for_update:MySqlForUpdateBackend",
+    "file": ".file:FileBackend",
     "local": ".local:LocalBackend",
 }
 # The names of the packages that the locks' clients come in.
@@ -93,7 +94,8 @@ def connect(url: str, **options: Unpack[Options]) -> LockBackend:
     """Open the lock system that a URL names; the connection is made at first use.
 
     `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
-    `zookeeper://a:2181,b:2181/folder`, `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`;
+    `zookeeper://a:2181,b:2181/folder`, `mysql+row://user:password@host/database`, `mysql+for-update://`,
+    `file:///folder`, `local://`;
     docs/locks.md has them all, and `register` adds to them. The options, which are keywords:
 
     - `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most.
