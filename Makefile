@@ -8,10 +8,10 @@
 # make soak     an hour of sales beside faults, each night: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
 # make check    format, lint, types, import rules, and how much there is of it (tests/ratchet.toml)
 # make format   formats the code
-# make docs     what is generated: tables in docs, docs/fencelock.md, docs/http.md, docs/errors.md, docs/adr/README.md, .env.example
+# make docs     what is generated: tables in docs, docs/http.md, docs/errors.md, docs/adr/README.md, .env.example
 # make site     docs as a site in build/site, which needs no server
 # make screenshots   the pictures in the README; needs Chromium
-# make lock     requirements.lock anew: what the container installs, with hashes
+# make lock     requirements.lock and build.lock anew: what the container installs, and what builds a release, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)
 # make clean    removes .venv, build and the caches
 
@@ -92,6 +92,7 @@ screenshots: $(VENV)/.dev
 lock: $(VENV)/.dev
 	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --no-emit-package fencelock --upgrade -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --group build --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --upgrade -o build.lock
 
 audit: $(VENV)/.dev
 	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock

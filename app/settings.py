@@ -5,7 +5,7 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self
 
 from dotenv import dotenv_values
 from pydantic import AwareDatetime, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from app import moments
 from app.errors import ConfigurationError
@@ -93,6 +93,11 @@ class Settings(BaseSettings):
         "",
         max_length=100,
         description="the name of this instance in orders, lock queues and logs; empty: made from the host name",
+    )
+    secrets_dir: str = Field(
+        "",
+        description="a folder with files that are named as settings and hold their values, as secrets are mounted; "
+        "what the environment or `.env` has takes precedence; empty: none",
     )
     connections_max: int = Field(
         20_000,
@@ -498,8 +503,12 @@ def load(**overrides: Any) -> Settings:
     old = [f"{PREFIX}{name} was replaced: say {now}" for name, now in _REPLACED.items() if given.get(PREFIX + name)]
     if old:
         raise ConfigurationError("\n".join(old))
+    _mounted(given)
     try:
-        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+        named = {name: value for name, value in overrides.items() if value is not None}
+        return Settings(_secrets_dir=given.get(f"{PREFIX}SECRETS_DIR") or None, **named)
+    except SettingsError as error:  # which names the setting, and not what its file has
+        raise ConfigurationError(f"{PREFIX}SECRETS_DIR: {error}") from None
     except ValidationError as error:
         raise ConfigurationError("\n".join(_line(part) for part in error.errors(include_input=False))) from None
 
@@ -516,11 +525,21 @@ def _of_file() -> dict[str, str | None]:
     return found
 
 
+def _mounted(given: Mapping[str, str | None]) -> list[str]:
+    """Names of the files in SECKILL_SECRETS_DIR."""
+    folder = given.get(f"{PREFIX}SECRETS_DIR")
+    try:
+        return [file.name for file in Path(folder).iterdir()] if folder else []
+    except OSError as error:
+        raise ConfigurationError(f"{PREFIX}SECRETS_DIR: {error.strerror}: {folder}") from None
+
+
 def unknown_variables() -> list[str]:
-    """Variables that look like ours and are not, each with what may have been meant."""
+    """Variables, and mounted files, that look like ours and are not, each with what may have been meant."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
+    given = {**_of_file(), **os.environ}
     lines = []
-    for name in sorted({**_of_file(), **os.environ}):
+    for name in sorted({*given, *_mounted(given)}):
         if name.startswith(PREFIX) and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             lines.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))

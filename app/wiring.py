@@ -17,7 +17,7 @@ from app.locks.fallback import FallbackBackend
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
 from app.sale import Rules, Shop
-from app.sale.clock import StoreClock
+from app.sale.clock import StoreClocks
 from app.sale.expiry import Expiry
 from app.settings import Settings
 from app.stock import StockStore, registry
@@ -192,13 +192,13 @@ async def open_sale(
         store = delaying.as_store if delaying else store
         try:
             learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
-            clock = StoreClock()
+            clocks = StoreClocks(store.server_of)
             shop = Shop(
                 backend.aio,
                 store,
                 rules,
                 observer,
-                clock=clock,
+                clocks=clocks,
                 lock_prefix=settings.lock_prefix,
                 lock_groups=settings.lock_groups,
                 **({"halted": auditor.halted} if auditor else {}),
@@ -207,7 +207,7 @@ async def open_sale(
             stands_on = (shop, backend.aio, store)
             stock = StockAdmin(*stands_on, learn=learn, catalogue=listed, never_paid=_never_paid(settings))
             orders = OrderAdmin(*stands_on)
-            readiness = Readiness(*stands_on, learn=learn, clock=clock)
+            readiness = Readiness(*stands_on, learn=learn, clocks=clocks)
             if auditor is not None and with_auditor:
                 auditor.start()
             expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
@@ -261,7 +261,7 @@ def _measure(metrics: "Metrics", sale: Sale) -> None:
     metrics.watch_blocked(lambda: shop.errors)
     metrics.watch_mode(lambda: readiness.mode)
     metrics.watch_renewal(lambda: readiness.renewing)
-    metrics.watch_clock(lambda: readiness.clock.offset_s, lambda: readiness.clock.jump_s)
+    metrics.watch_clock(lambda: readiness.clocks.offset_s, lambda: readiness.clocks.jump_s)
     if auditor is not None:
         metrics.watch_auditor(
             lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units

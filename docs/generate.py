@@ -1,17 +1,13 @@
-"""Writes texts that must agree with the code (`make docs`): `.env.example`, tables in docs, the references of HTTP and fencelock."""
+"""Writes texts that must agree with the code (`make docs`): `.env.example`, tables in docs, the reference of HTTP."""
 
-import ast
 import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +16,6 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-import fencelock.fence
-import fencelock.kit
 from app.errors import ConfigurationError, StockBehind
 from app.main import create_app
 from app.orders import NO_UNITS, Event, EventKind, OrderId
@@ -198,7 +192,6 @@ def documents() -> dict[Path, str]:
     }
     found = {
         ROOT / ".env.example": env_example(),
-        ROOT / "docs" / "fencelock.md": reference(),
         ROOT / "docs" / "http.md": http(),
         ROOT / "docs" / "errors.md": errors(),
         ROOT / "docs" / "life.svg": life.draw(),
@@ -453,168 +446,6 @@ def _type(schema: dict[str, Any]) -> str:
     return (
         f"{schema.get('type', 'anything')}{f', {least} to {most}' if most else f', {least} or more' if least else ''}"
     )
-
-
-# -- the reference of fencelock --------------------------------------------------------------------------------------
-
-# The sections of the page: modules and names of each. A section begins with its first module's docstring.
-SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "A lock system": {
-        "fencelock": ("connect", "LockBackend", "AsyncLocks", "Guarantees", "Scope", "name_of", "register"),
-        "fencelock.aio": ("connect",),
-        "fencelock.kit": ("Options",),
-    },
-    "Locks": {
-        "fencelock.lock": ("DistributedLock", "Asked"),
-        "fencelock": ("AsyncLock", "Grant", "Cancel", "Contender", "Hook", "now"),
-    },
-    "Elections and sessions": {
-        "fencelock.election": ("Election", "Leadership", "Leader", "AsyncElection", "AsyncLeadership"),
-        "fencelock.session": ("Session", "AsyncSession"),
-    },
-    "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
-    "A lock of one's own": {"fencelock.kit": tuple(name for name in fencelock.kit.__all__ if name != "Options")},
-    "Errors": {
-        "fencelock.errors": (
-            *("FencelockError", "ConfigurationError", "LockError", "LockTimeout", "LockCancelled"),
-            *("LockLost", "LockNotHeld", "LockUnavailable", "NoLock"),
-        )
-    },
-}
-
-MADE_BY_PROGRAMS = (  # or by a lock of one's own; of other classes fencelock makes the objects
-    *("fencelock.backoff", "fencelock.connection", "fencelock.fence", "fencelock.grant", "fencelock.lease"),
-    "fencelock.waiting",
-)
-INTERNAL = {  # names that only fencelock uses, but for those in its kit
-    *("begin", "begin_session", "close_on_loop", "here", "renew", "subscribe", "take", "terms", "undo"),
-}
-
-
-def reference() -> str:
-    """Return every public name of fencelock as a page. Raises `LookupError` if one is in no section."""
-    lines = [
-        "# fencelock: reference",
-        "",
-        "Each public name with its signature and docstring. `make docs` writes this page from the code.",
-        "[The README](../fencelock/README.md) shows how they are used, [locks.md](locks.md) has the URLs.",
-    ]
-    sections = {
-        title: {
-            name if module != "fencelock.aio" else f"aio.{name}": getattr(import_module(module), name)
-            for module, names in modules.items()
-            for name in names
-        }
-        for title, modules in SECTIONS.items()
-    }
-    headings = {id(thing): heading for entries in sections.values() for heading, thing in entries.items()}
-    if missing := [name for name in fencelock.__all__ if id(getattr(fencelock, name)) not in headings]:
-        raise LookupError(f"docs/generate.py: no section of the reference has {', '.join(missing)}")
-    for title, entries in sections.items():
-        lines += ["", f"## {title}", "", *_text(import_module(next(iter(SECTIONS[title]))).__doc__)]
-        for heading, thing in entries.items():
-            lines += ["", f"### {heading}", "", *_entry(heading, thing, headings)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
-
-
-def _entry(heading: str, thing: Any, headings: dict[int, str]) -> Iterator[str]:
-    """Yield the lines below the heading of a class, a function or a constant."""
-    if inspect.isfunction(thing):
-        yield from _function(_tree(thing), heading.rpartition(".")[2])
-        yield from _text(thing.__doc__)
-    elif inspect.isclass(thing):
-        base = next((base for base in thing.__mro__[1:] if id(base) in headings), None)
-        if base:
-            anchor = headings[id(base)].lower().replace(".", "")
-            yield from (f"Extends [`{headings[id(base)]}`](#{anchor}).", "")
-        yield from _text(thing.__doc__)
-        members = _members(thing, base.__mro__ if base else ())
-        fields = [_tidied(ast.unparse(node)) for node in members if not _is_function(node)]
-        if fields:
-            yield from ("", "```python", *fields, "```")
-        for node in filter(_is_function, members):
-            yield ""
-            if node.name == "__init__":
-                yield from _function(node, thing.__name__)
-            else:
-                yield from _function(node, node.name)
-                yield from _text(inspect.getdoc(getattr(thing, node.name)))
-    else:
-        yield f"A constant: `{type(thing).__name__}`."
-
-
-def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
-    """Return a class's public fields, properties and methods, as syntax trees; `without`: bases that are left out."""
-    found: dict[str, Any] = {}
-    for base in kind.__mro__:
-        if not base.__module__.startswith("fencelock") or base in without:
-            continue
-        for node in _tree(base).body:
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            elif _is_function(node) and not (ast.get_docstring(node) or "").endswith(", in steps."):
-                name = node.name
-            else:
-                continue
-            constructs = (
-                name == "__init__" and base.__module__.startswith(MADE_BY_PROGRAMS) and not issubclass(kind, Exception)
-            )
-            internal = name in INTERNAL and kind.__name__ not in fencelock.kit.__all__
-            if constructs or not (name.startswith("_") or internal):
-                found.setdefault(name, node)
-    return list(found.values())
-
-
-def _function(node: Any, name: str) -> Iterator[str]:
-    """Yield a signature in bold: `self` is left out, a property is a value, a context manager shows what it yields."""
-    decorators = _decorators(node)
-    returns = ast.unparse(node.returns) if node.returns else "None"
-    for manager, kind in (("contextmanager", "ContextManager"), ("asynccontextmanager", "AsyncContextManager")):
-        if manager in decorators:
-            returns = re.sub(r"^\w+\[(.*?)(?:, None)*\]$", rf"{kind}[\1]", returns)
-    if decorators & {"property", "cached_property"}:
-        signature = f"{name}: {returns}"
-    else:
-        arguments = re.sub(r"^(?:self|cls)(?:, (?:/, )?|$)", "", ast.unparse(node.args))
-        word = "async " if isinstance(node, ast.AsyncFunctionDef) and "asynccontextmanager" not in decorators else ""
-        signature = f"{word}{name}({arguments})" + ("" if node.name == "__init__" else f" -> {returns}")
-    yield from (f"**`{_tidied(signature)}`**", "")
-
-
-def _text(docstring: str | None) -> Iterator[str]:
-    """Yield a docstring as Markdown: examples, and drawings of trees, are blocks of code."""
-    code = False
-    lines = re.sub(r" *# doctest: .*", "", inspect.cleandoc(docstring or "")).splitlines()
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        example = line.startswith((">>> ", "...")) or (code and line != "")
-        if (example or following.startswith("├")) != code:
-            yield from ("", "```python" if example else "```") if not code else ("```", "")
-            code = not code
-        yield line
-    if code:
-        yield "```"
-
-
-@cache
-def _tree(thing: Any) -> Any:
-    """Return the source of a class or a function, as a syntax tree."""
-    return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
-
-
-def _decorators(node: Any) -> set[str]:
-    """Return the last word of each decorator."""
-    return {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
-
-
-def _is_function(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-
-
-def _tidied(signature: str) -> str:
-    """Return a signature as one would write it: annotations without quotes, their defaults with spaces around "="."""
-    bare = re.sub(r"(: |-> |\[)'([\w.\[\], |]+)'", r"\1\2", signature)
-    spaced = re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
-    return re.sub(r"'([^'\"]*)'", r'"\1"', spaced)
 
 
 # -- the chart -------------------------------------------------------------------------------------------------------

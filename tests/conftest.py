@@ -15,12 +15,14 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from fencelock import Scope
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import Process
+from tests.harness import skips
 from tests.harness.servers import QUICK_ETCD
 from tests.harness.waiting import eventually
 
 pytest.register_assert_rewrite(
     "tests.contract.fence_contract", "tests.contract.lock_contract", "tests.contract.store_contract"
 )
+pytest_runtest_makereport = skips.pytest_runtest_makereport
 
 
 def pytest_configure(config: pytest.Config) -> None:

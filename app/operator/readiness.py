@@ -8,7 +8,7 @@ from typing import Final
 
 from app.errors import EXPECTED, StockBehind, StockError
 from app.locks.fallback import degraded
-from app.sale.clock import StoreClock
+from app.sale.clock import StoreClocks
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
 from app.stock.refusals import foreign, superseded
@@ -24,7 +24,7 @@ _LONG_S: Final = 1.0  # a grant is held for some milliseconds
 class Readiness:
     """The state of an instance's dependencies and of its items. It lives on the shop's event loop.
 
-    `learn` holds the store to the orders that other processes have seen (of the auditor's record); `clock` is the
+    `learn` holds the store to the orders that other processes have seen (of the auditor's record); `clocks` are the
     store's.
     """
 
@@ -35,13 +35,13 @@ class Readiness:
         store: StockStore,
         *,
         learn: Callable[[], Awaitable[None]],
-        clock: StoreClock,
+        clocks: StoreClocks,
     ) -> None:
         self._shop = shop
         self._locks = locks
         self._store = store
         self.learn = learn
-        self.clock = clock
+        self.clocks = clocks
         self._wrong: dict[str, type[Exception]] = {}  # the last logged error of each part
 
     async def faults(self, sku: str, *, wait_s: float = 2.0) -> list[str]:
@@ -141,9 +141,9 @@ class Readiness:
         await self.look_at_clock(timeout_s=timeout_s)
 
     async def look_at_clock(self, *, timeout_s: float | None = None) -> None:
-        """Ask for the store's clock; `clock` says what is wrong with it, which is no reason not to sell."""
-        asked = self.clock.passed()
-        self.clock.hear(await self._store.now_ms(timeout_s=timeout_s), asked)
+        """Ask for the store's clocks; `clocks` says what is wrong with them, which is no reason not to sell."""
+        asked = self.clocks.passed()
+        self.clocks.hear(await self._store.clocks_ms(timeout_s=timeout_s), asked)
 
     async def waits_for(self, timeout_s: float) -> list[str]:
         """The instances that have kept this one waiting for a lock for more than a second: one may be stuck."""

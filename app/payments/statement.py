@@ -35,10 +35,14 @@ def read(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement
 
     In CSV amounts are written with their decimals (499.00); in JSON Lines they are whole numbers of the minor unit.
     """
+    return (one for one in each(lines, json_lines=json_lines) if one is not None)
+
+
+def each(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement | None]:
+    """Read a list as `read` does; None for a line that moves no payment, so that its reader may rest between any two."""
     if json_lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield _movement(_object(line, number), number, _minor)
+            yield _movement(_object(line, number), number, _minor) if line.strip() else None
         return
     rows = csv.DictReader(lines)
     try:
@@ -47,13 +51,11 @@ def read(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement
         raise StatementError(f"line {rows.line_num + 1}: {error}") from None
 
 
-def _of_rows(rows: "csv.DictReader[str]") -> Iterator[Movement]:
+def _of_rows(rows: "csv.DictReader[str]") -> Iterator[Movement | None]:
     names = set(rows.fieldnames or ())
     if {"reporting_category", "gross", "currency"} <= names:
         for row in rows:
-            found = _of_stripe(row, rows.line_num)
-            if found is not None:
-                yield found
+            yield _of_stripe(row, rows.line_num)
         return
     if missing := [name for name in _OWN if name not in names]:
         raise StatementError(f"line 1: no column {missing[0]!r}; the columns are {', '.join(_OWN)}, and name and at")

@@ -10,7 +10,7 @@ from app.errors import Closing, HoldsNotPossible, StockCorrupt, StockError, Turn
 from app.orders import Answer, Command, Expire, ExpiryOutcome, Order, OrderId, Purchase, Terms
 from app.orders.commands import not_done
 from app.orders.decision import Windows
-from app.sale.clock import StoreClock
+from app.sale.clock import StoreClocks
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
 from app.stock import Level, StockStore
@@ -24,7 +24,7 @@ _TASKS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool o
 class Shop:
     """Sells the items of a store under the locks of a backend. It lives on one event loop.
 
-    Items share `lock_groups` locks. `halted(sku)`: why an item must not be sold for now. `clock`: see `Worker`.
+    Items share `lock_groups` locks. `halted(sku)`: why an item must not be sold for now. `clocks`: see `Worker`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Shop:
         lock_prefix: str,
         lock_groups: int = 1,
         halted: Halted = lambda sku: None,
-        clock: StoreClock | None = None,
+        clocks: StoreClocks | None = None,
     ) -> None:
         self._locks = locks
         self._store = store
@@ -46,7 +46,7 @@ class Shop:
         self.lock_prefix = lock_prefix.rstrip("/") + "/"
         self._lock_groups = lock_groups
         self._halted = halted
-        self._clock = clock
+        self._clocks = clocks
         self._workers: dict[str, Worker] = {}  # by the name of their lock
         self.leaving = self.closing = False  # about to close, but still selling; no longer selling
 
@@ -96,7 +96,7 @@ class Shop:
             # The lock locks nothing: each request reads, decides and writes by itself, as in the articles.
             rules, tasks_max = dataclasses.replace(rules, batch_max=1, sold_out_ttl_s=0.0), _TASKS_WITHOUT_LOCK
         lock = self._locks.lock(lock_name)
-        more: dict[str, Any] = {"halted": self._halted, "tasks_max": tasks_max, "clock": self._clock}
+        more: dict[str, Any] = {"halted": self._halted, "tasks_max": tasks_max, "clocks": self._clocks}
         return Worker(lock, self._store, rules, self._observer, **more)
 
     def lock_name(self, sku: str) -> str:
@@ -154,7 +154,7 @@ class Shop:
         if level.due_in_s is None:
             return False
         lasting_s = Windows.of(self.terms_of(level), self._rules.grace_s).lasting_s
-        return level.due_in_s <= -(self._clock.ahead_s(lasting_s) if self._clock is not None else 0.0)
+        return level.due_in_s <= -(self._clocks.of(level.sku).ahead_s(lasting_s) if self._clocks is not None else 0.0)
 
     @property
     def has_buyers(self) -> bool:

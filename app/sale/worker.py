@@ -22,7 +22,7 @@ from app.forever import end
 from app.orders import Outcome
 from app.orders.decision import outside
 from app.sale.batch import Part, ask, by_item, decide_part
-from app.sale.clock import StoreClock
+from app.sale.clock import StoreClocks
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Entry, EntryState, Item, Queue
 from app.sale.rules import Rules
@@ -46,7 +46,7 @@ class Worker:
 
     It runs only while somebody waits. An item that can't be sold is parked with its buyers, and does not stop the
     others. `halted(sku)`: why an item must not be sold, if it must not. `tasks_max`: more than one only if the lock
-    locks nothing. `clock`: holds the store's clock against ours; without it, that is believed.
+    locks nothing. `clocks`: the store's, held against ours; without them, those are believed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Worker:
         *,
         halted: Halted = lambda sku: None,
         tasks_max: int = 1,
-        clock: StoreClock | None = None,
+        clocks: StoreClocks | None = None,
     ) -> None:
         self._lock = lock
         self._store = store
@@ -66,7 +66,7 @@ class Worker:
         self._observer = observer
         self._halted = halted
         self._tasks_max = tasks_max
-        self._clock = clock
+        self._clocks = clocks
         self._tasks: set[asyncio.Task[None]] = set()
         self._store_is_away = False
         self.queue = Queue(limit=rules.queue_max, observer=observer, on_work=self._start)
@@ -191,7 +191,7 @@ class Worker:
                     if error := self._halted(item.sku):
                         errors[item] = error
                 asks = {item.sku: ask(of_item) for item, of_item in buyers.items() if item not in errors}
-                asked = self._clock.passed() if self._clock is not None else 0.0
+                asked = self._clocks.passed() if self._clocks is not None else 0.0
                 snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
                 # No await between decision and commit: a buyer who is told "nothing was sold" must not be sold to.
                 parts: list[Part] = []
@@ -208,7 +208,7 @@ class Worker:
                                 of_item,
                                 everywhere=everywhere,
                                 grace_s=self._rules.grace_s,
-                                clock=self._clock,
+                                clock=None if self._clocks is None else self._clocks.of(item.sku),
                                 asked=asked,
                             )
                         )

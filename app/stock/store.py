@@ -442,8 +442,12 @@ class StockStore(ABC):
         """
 
     @abstractmethod
-    async def now_ms(self, *, timeout_s: float | None = None) -> int:
-        """The store's clock, in ms since 1970: of several servers', one's."""
+    async def clocks_ms(self, *, timeout_s: float | None = None) -> dict[str, int]:
+        """The clocks of the store's servers that answer, in ms since 1970, by the names of `server_of`."""
+
+    def server_of(self, sku: str) -> str:
+        """The name of the server that has an item, of several; "" if there is one."""
+        return ""
 
     @abstractmethod
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:

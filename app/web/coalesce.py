@@ -61,26 +61,29 @@ class Coalesced(Generic[Found]):
 
 
 class TtlCache(Generic[Found]):
-    """A cache of values that `make(name)` makes once a second at most, for all who ask within that second."""
+    """A cache of values that `make(name)` makes once a second at most, for all who ask within that second.
+
+    What took long is kept for as long again: else it would be over for those who come back for it, and made for nobody.
+    """
 
     def __init__(self, make: Callable[[str], Awaitable[Found]], *, for_s: float = 1.0) -> None:
         self._make = make
         self._for_s = for_s
-        self._made: dict[str, tuple[float, asyncio.Future[Found]]] = {}  # when each was begun; in that order
+        self._made: dict[str, asyncio.Future[Found]] = {}
+        self._until: dict[str, float] = {}  # of those that are made
 
     async def at(self, name: str = "") -> Found:
         """Return the cached value of that name, or make a new one. Raises its error."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        for old in [old for old, (begun, made) in self._made.items() if begun <= now - self._for_s and made.done()]:
-            del self._made[old]
+        begun = loop.time()
+        for old in [old for old, until in self._until.items() if until <= begun]:
+            del self._made[old], self._until[old]
         if name not in self._made:
-            making = asyncio.ensure_future(self._make(name))
-            making.add_done_callback(_retrieved)
-            self._made[name] = now, making
-        return await asyncio.shield(self._made[name][1])
+            making = self._made[name] = asyncio.ensure_future(self._make(name))
 
+            def keep(made: asyncio.Future[Found]) -> None:
+                self._until[name] = begun + max(self._for_s, 2 * (loop.time() - begun))
+                _ = made.cancelled() or made.exception()  # every waiter may have gone
 
-def _retrieved(made: "asyncio.Future[Found]") -> None:
-    if not made.cancelled():
-        made.exception()
+            making.add_done_callback(keep)
+        return await asyncio.shield(self._made[name])

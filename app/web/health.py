@@ -87,7 +87,7 @@ async def standing(state: State) -> ReadyView:
         waits_for=waits_for,
         warnings=[
             *state.warnings,
-            *state.readiness.clock.warnings,
+            *state.readiness.clocks.warnings,
             *_blocked(state.shop.errors),
             *(warning for sender in state.senders for warning in sender.warnings),
             *(state.cashier.warnings if state.cashier is not None else ()),

@@ -130,7 +130,7 @@ def view(state: State, sku: str, order: OrderId | None, record: Record | None, a
         told |= {"id": order and str(order), "sku": sku, "quantity": answer.quantity} | NOTHING
     if answer is not None:
         told |= {"refund": answer.refund, "replayed": answer.replayed}
-    told |= {"instance": state.instance, "now": state.readiness.clock.now}
+    told |= {"instance": state.instance, "now": state.readiness.clocks.of(sku).now}
     return {name: value for name, value in told.items() if value is not None}
 
 

@@ -16,7 +16,7 @@ from app import moments
 from app.errors import ProviderUnavailable, SeckillError
 from app.operator.payments import reconcile
 from app.payments.reconcile import Cause, Difference, Movement
-from app.payments.statement import StatementError, read
+from app.payments.statement import StatementError, each
 from app.sale.export import Format
 from app.web.auth import OPERATOR
 from app.web.pages import READING, page
@@ -127,8 +127,11 @@ async def compare(
 async def _of_body(body: bytes, as_: Format) -> AsyncGenerator[Movement, None]:
     text = io.TextIOWrapper(io.BytesIO(body), encoding="utf-8-sig", newline="")
     try:
-        for line in read(text, json_lines=as_ == "jsonl"):
-            yield line
+        for number, line in enumerate(each(text, json_lines=as_ == "jsonl")):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if line is not None:
+                yield line
     except UnicodeDecodeError:
         raise invalid_field("body", "not in UTF-8", where="body") from None
     except StatementError as error:

@@ -1,5 +1,6 @@
 """A Redis Cluster of three primaries, whose slots can be moved while clients use them."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final, Self
 
@@ -11,14 +12,16 @@ _MOVED_WITHIN_MS: Final = 5000
 
 
 class RedisCluster:
-    """Three nodes, each with a third of the slots; each write is on disk before it is answered."""
+    """Three nodes, each with a third of the slots; each write is on disk before it is answered. `env`: of the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, env: Mapping[str, str] | None = None) -> None:
         self._stack = ExitStack()
         self._buses = [free_port() for _ in range(3)]
         self.nodes = [
-            Valkey(f"node-{number}", durable=True, options=["--cluster-enabled", "yes", "--cluster-port", str(bus)])
-            for number, bus in enumerate(self._buses)
+            Valkey(
+                f"node-{at}", durable=True, options=["--cluster-enabled", "yes", "--cluster-port", str(bus)], env=of_it
+            )
+            for at, (bus, of_it) in enumerate(zip(self._buses, (env, None, None), strict=True))
         ]
         self.url = f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
 

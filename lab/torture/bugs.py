@@ -28,6 +28,7 @@ from app.orders import (
     Refund,
     RefundOutcome,
     Snapshot,
+    Terms,
     Units,
     decision,
 )
@@ -452,6 +453,26 @@ def _drops_amounts() -> None:
     decision._Now._confirm = patched  # type: ignore[method-assign]
 
 
+def _keeps_the_first_price() -> None:
+    """An instance goes on with the price of an item that it has read first."""
+    of, first = decision.Windows.of, dict[float | None, int | None]()
+
+    def patched(terms: Terms, grace_s: float) -> decision.Windows:
+        return of(terms, grace_s)._replace(price=first.setdefault(terms.hold_s, terms.price))  # two items, two windows
+
+    decision.Windows.of = patched  # type: ignore[method-assign]
+
+
+def _sells_at_all_hours() -> None:
+    """Nobody looks whether the sale of an item has begun, or has ended."""
+    outside = decision.outside
+
+    def patched(terms: Terms, at: float) -> Outcome | None:
+        return outside(replace(terms, starts_at=None, ends_at=None), at)
+
+    batch.outside = patched  # type: ignore[attr-defined]
+
+
 def _inverts_restocks() -> None:
     """Units that were to be sold again are gone, and those that were to be gone are sold again."""
     refund = decision._Now._refund
@@ -722,6 +743,11 @@ BUGS: Final[dict[str, Bug]] = {
     "unseen-in-batch": _bug(_unseen_in_batch, "pause"),
     "sent-when-answered": _bug(_sent_when_answered, "lost-reply"),
     "sold-out-for-ever": _bug(_sold_out_for_ever, "lost-commit"),
+    "remembers-keys": Bug(
+        "A new sale leaves the keys of the one before, so that a buyer hears of an order which is gone.",
+        ("lost-commit",),
+        _in_lua("set.lua", ("key.buyers, key.settled,", "key.buyers,")),
+    ),
     "any-secret": _bug(_any_secret, "lost-commit"),
     "ignores-extensions": _bug(_ignores_extensions, "lost-commit"),
     "unwritten-events": _bug(_unwritten_events, "lost-commit"),
@@ -729,6 +755,8 @@ BUGS: Final[dict[str, Bug]] = {
     "late-takes-anything": _bug(_late_takes_anything, "lost-commit"),
     "pays-twice": _bug(_pays_twice, "lost-commit"),
     "drops-amounts": _bug(_drops_amounts, "lost-commit"),
+    "keeps-the-first-price": _bug(_keeps_the_first_price, "lost-commit"),
+    "sells-at-all-hours": _bug(_sells_at_all_hours, "lost-commit"),
     "inverts-restocks": _bug(_inverts_restocks, "lost-commit"),
     "tells-an-hour-later": _bug(_tells_an_hour_later, "lost-commit"),
     "keeps-cancelled-units": _bug(_keeps_cancelled_units, "lost-commit"),

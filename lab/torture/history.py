@@ -39,7 +39,8 @@ class Setup:
 
     `recovery_s`: the time that a fault may take to be over; `promises`: the ones that the lock declares, see
     `fencelock.backend.Guarantees`; `known`: faults after which this version of the lock's server itself is known to
-    give a lock to two; `bug`: the safeguard that was switched off on purpose.
+    give a lock to two; `bug`: the safeguard that was switched off on purpose; `drops`: items of which new sales begin
+    all the time.
     """
 
     items: tuple[Item, ...]
@@ -55,6 +56,7 @@ class Setup:
     known: tuple[str, ...] = ()
     bug: str = ""
     flows: tuple[Flow, ...] = ()
+    drops: tuple[Item, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Call:
 
     `verb`: buy, hold, confirm, extend, cancel or refund; `wish`: the buyer's visit, which is the shop's own number of a
     hold; `order`: the order that the request is about; `told`: the order in the answer; `units` of that, and `keeps`:
-    the payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock.
+    the payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock; `price`: of a
+    unit.
     """
 
     verb: str
@@ -123,6 +126,7 @@ class Call:
     keeps: str | None = None
     refund: str | None = None
     pay_by: float | None = None
+    price: int | None = None
     replayed: bool = False
     retry_after: str | None = None
     error: str | None = None
@@ -189,9 +193,10 @@ class Restock:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An operator has paused an item: asked for at `asked_at`, told so at `done_at` (None: not), until `until`.
+    """An operator has closed an item: asked for at `asked_at`, told so at `done_at` (None: not), until `until`.
 
-    At `until` they asked to resume it, and were told so at `resumed_at`.
+    At `until` they asked to open it again, and were told so at `resumed_at`. `how`: the outcome that buyers have then:
+    paused, or, where its hours were changed, ended or not_started.
     """
 
     sku: str
@@ -199,6 +204,30 @@ class Pause:
     done_at: float | None
     until: float
     resumed_at: float
+    how: str = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """An operator has set the price of a unit: asked for at `asked_at`, told so at `done_at`."""
+
+    sku: str
+    asked_at: float
+    done_at: float
+    price: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewSale:
+    """An operator has begun a new sale of so many units, or removed the item (None): asked for, and told that it is so.
+
+    Both may have happened several times in between, if an answer was lost.
+    """
+
+    sku: str
+    asked_at: float
+    done_at: float
+    units: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +380,7 @@ class End:
     """The state at the end: the stock, the orders, and what was left behind on the lock's servers.
 
     `unreadable`: the store's errors for items that it could not read; `journal` and `kept`: of the flow's items, in the
-    order in which they were written.
+    order in which they were written; `drops` and `bought`: the rest of the drops, and their orders.
     """
 
     left: tuple[Left, ...]
@@ -361,18 +390,23 @@ class End:
     unreadable: tuple[str, ...] = ()
     journal: tuple[Entry, ...] = ()
     kept: tuple[Kept, ...] = ()
+    drops: tuple[Left, ...] = ()
+    bought: tuple[SoldOrder, ...] = ()
 
 
 @dataclass(slots=True)
 class History:
-    """A whole run."""
+    """A whole run. `bids` and `announced`: the attempts at drops, and the deliveries about them."""
 
     setup: Setup
     attempts: list[Attempt] = field(default_factory=list)
+    bids: list[Attempt] = field(default_factory=list)
     thefts: list[Theft] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     restocks: list[Restock] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
+    prices: list[Price] = field(default_factory=list)
+    sales: list[NewSale] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -380,19 +414,40 @@ class History:
     calls: list[Call] = field(default_factory=list)
     glances: list[Glance] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
+    announced: list[Delivery] = field(default_factory=list)
     stands: list[Stand] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
         """Add an event."""
+        drops = {item.sku for item in self.setup.drops}
         if isinstance(event, End):
             self.end = event
+        elif isinstance(event, Attempt) and event.sku in drops:
+            self.bids.append(event)
+        elif isinstance(event, Delivery) and event.order.partition("~")[0] in drops:
+            self.announced.append(event)
         else:
             getattr(self, _LISTS[type(event)]).append(event)
 
 
 Event = (
-    Attempt | Theft | Look | Restock | Pause | Belief | Asked | Fault | Count | Call | Glance | Delivery | Stand | End
+    Attempt
+    | Theft
+    | Look
+    | Restock
+    | Pause
+    | Price
+    | NewSale
+    | Belief
+    | Asked
+    | Fault
+    | Count
+    | Call
+    | Glance
+    | Delivery
+    | Stand
+    | End
 )
 
 _LISTS: Final[dict[type[Any], str]] = {
@@ -401,6 +456,8 @@ _LISTS: Final[dict[type[Any], str]] = {
     Look: "looks",
     Restock: "restocks",
     Pause: "pauses",
+    Price: "prices",
+    NewSale: "sales",
     Belief: "beliefs",
     Asked: "asked",
     Fault: "faults",
@@ -417,6 +474,8 @@ _KINDS: dict[str, type[Any]] = {
     "look": Look,
     "restock": Restock,
     "pause": Pause,
+    "price": Price,
+    "sale": NewSale,
     "belief": Belief,
     "asked": Asked,
     "fault": Fault,
@@ -465,11 +524,14 @@ def parse(lines: Iterable[str]) -> History:
             lists = {name: tuple(fields[name]) for name in ("nemeses", "promises", "known")}
             items = tuple(Item(**item) for item in fields["items"])
             flows = tuple(Flow(Item(**flow.pop("item")), **flow) for flow in fields.get("flows", ()))
-            history = History(Setup(**fields | lists | {"items": items, "flows": flows}))
+            drops = tuple(Item(**item) for item in fields.get("drops", ()))
+            history = History(Setup(**fields | lists | {"items": items, "flows": flows, "drops": drops}))
             continue
         if kind == "end":
-            fields["left"] = tuple(Left(**left) for left in fields["left"])
-            fields["orders"] = tuple(SoldOrder(**order) for order in fields["orders"])
+            for name in ("left", "drops"):
+                fields[name] = tuple(Left(**left) for left in fields.get(name, ()))
+            for name in ("orders", "bought"):
+                fields[name] = tuple(SoldOrder(**order) for order in fields.get(name, ()))
             fields |= {name: tuple(fields[name]) for name in ("queue", "leases", "unreadable")}
             fields["journal"] = tuple(Entry(**entry) for entry in fields.get("journal", ()))
             fields["kept"] = tuple(_kept(kept) for kept in fields.get("kept", ()))

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lab.torture import judge_events, judge_locks, judge_model, judge_money, judge_protocol, judge_sale, judge_service
+from lab.torture import (
+    judge_drops,
+    judge_events,
+    judge_locks,
+    judge_model,
+    judge_money,
+    judge_protocol,
+    judge_sale,
+    judge_service,
+)
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
@@ -100,8 +109,21 @@ def judge(history: History) -> list[Finding]:
             "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
         ),
         finding("", "the run was a test of all this", _struck(history), _tested(evidence)),
+        *_of_drops(history),
         *(_of_money(history) if history.setup.flows else ()),
     ]
+
+
+def _of_drops(history: History) -> Iterator[Finding]:
+    if history.setup.drops:
+        looked_at = f"{len(history.bids)} requests, {len(history.sales)} new sales and removals"
+        for promise, rule in (
+            ("a new sale sells what it has, and no more", judge_drops.units_kept),
+            ("a new sale has forgotten the one before", judge_drops.forgotten),
+            ("a removed item is not there", judge_drops.removed),
+            ("an event's name is no other event's, in no sale", judge_drops.events_named_once),
+        ):
+            yield Finding("I1", promise, looked_at, tuple(rule(history)))
 
 
 def _of_money(history: History) -> Iterator[Finding]:
@@ -109,7 +131,7 @@ def _of_money(history: History) -> Iterator[Finding]:
     money = Money(history, history.end)
     events, calls = f"{len(history.end.journal)} events", f"{len(money.told)} answers"
     looks, payments = f"{len(history.glances)} looks", f"{len(money.places)} payments"
-    told = f"{len(history.deliveries)} deliveries"
+    told, closed = f"{len(history.deliveries)} deliveries", f"{len(history.pauses)} pauses"
     for invariant, promise, looked_at, violations in (
         (
             "M1",
@@ -128,7 +150,13 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M4", "amounts, deadlines and refunds are what was said", calls, judge_money.facts_told(money)),
         ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
         ("M5", "first come, first held", calls, judge_money.first_come(money)),
-        ("M5", "in a pause nothing begins", f"{len(history.pauses)} pauses", judge_money.pauses_kept(money)),
+        ("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept(money)),
+        (
+            "M4",
+            "a hold is at a price that was in force",
+            f"{len(history.prices)} prices",
+            judge_money.prices_kept(money),
+        ),
         ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),
         ("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered(history, history.end)),
         ("M6", "an order's events come in order", told, judge_events.in_order(history)),

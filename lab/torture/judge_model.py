@@ -43,6 +43,7 @@ class Follower:
         self._price = flow.price
         self._state = self._model.start
         self._added = list(accumulate(added))
+        self._prices: dict[str, int] = {}  # of each order, as it began
         self._orders: dict[str, int] = {}
         self._payments: dict[str, int] = {}
         self._buyers: dict[str, int] = {}
@@ -63,6 +64,7 @@ class Follower:
         for one in batch:  # all of them are known by a number, whichever comes first
             if one.number == 1:
                 self._orders.setdefault(one.order, len(self._orders))
+                self._prices[one.order] = one.facts.get("price", self._price)
             self._buyers.setdefault(one.buyer or one.order, len(self._buyers))
         begun = [one for one in batch if one.number == 1]
         changed = [one for one in batch if one.number != 1]
@@ -134,7 +136,7 @@ class Follower:
                 (payment,) = refs or (-1,)
                 if payment < 0:
                     return "it names no payment"
-                right = facts.get("amount") in (None, self._price * state.store.orders[order].quantity)
+                right = facts.get("amount") in (None, self._prices[entry.order] * state.store.orders[order].quantity)
                 made = state.payments[payment] if payment < len(state.payments) else NOT_YET
                 # Or it was made, and is told with the right amount only now.
                 if made == NOT_YET or (right and made.order == order and not made.right):

@@ -44,9 +44,8 @@ _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("refund", "partly_refunded"): ("refund_due", "refunded"),
     ("cancel", "partly_cancelled"): ("cancelled",),
 }
-_NOTHING: Final = {
-    (verb, outcome) for verb in ("hold", "buy") for outcome in ("sold_out", "limit_reached", "paused", "ended")
-}
+_CLOSED: Final = ("paused", "ended", "not_started")
+_NOTHING: Final = {(verb, outcome) for verb in ("hold", "buy") for outcome in ("sold_out", "limit_reached", *_CLOSED)}
 _HOLD_REQUIRED: Final = ("buy", "hold_required")  # the items of the flow have a price
 _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
 _ROUNDED_S: Final = 0.01  # the moments of a run
@@ -78,6 +77,10 @@ class Money:
         self.asked: dict[tuple[str, str, str | None, str | None], float] = {}  # when each thing was first asked for
         for call in history.calls:
             self.asked[_what(call)] = min(call.sent_at, self.asked.get(_what(call), call.sent_at))
+
+    def price(self, order: str) -> int:
+        """Return the price of a unit at which an order began; 0 for one that is not there."""
+        return next((one.facts.get("price", 0) for one in self.of.get(order, ())), 0)
 
     def restocks(self, sku: str, done_by: float = float("inf")) -> list[Restock]:
         """Return the restocks of an item that were done by a moment."""
@@ -317,7 +320,7 @@ def _facts_told(money: Money, call: Call) -> Iterator[str]:
     entries = money.of.get((call.told if call.verb in ("hold", "buy") else call.order) or "", [])
     flow = next((one for one in money.flows if one.item.sku == call.sku), None)
     if flow is not None and entries and call.verb == "confirm" and call.amount is not None:
-        right = call.amount == flow.price * entries[0].quantity
+        right = call.amount == money.price(entries[0].order) * entries[0].quantity
         if (call.outcome == CONFIRMED and not right) or (call.outcome == "amount_mismatch" and right):
             yield f"{_name(call)}: told {call.outcome!r} for {call.amount}, and {entries[0].order} costs otherwise"
     back = [one for one in money.history.calls if one.verb == "refund" and one.order == call.order]
@@ -329,11 +332,12 @@ def _facts_told(money: Money, call: Call) -> Iterator[str]:
         yield f"{_name(call)}: told to pay by {call.pay_by}, and the events say {deadlines}"
     if call.pay_by is None and (call.verb, call.outcome) in _WITH_A_DEADLINE:
         yield f"{_name(call)}: told no deadline"
+    if entries and (call.verb, call.outcome) == ("hold", "held") and call.price != money.price(entries[0].order):
+        yield f"{_name(call)}: told the price {call.price}, and the order began at {money.price(entries[0].order)}"
 
 
 def payments_kept(money: Money) -> Iterator[str]:
     """Each payment that was announced and answered counts for one order, or is owed by one, or was not taken."""
-    prices = {flow.item.sku: flow.price for flow in money.flows}
     announced = {(call.payment, call.order): call for call in money.history.calls if call.verb == "confirm"}
     for payment, places in money.places.items():
         if len(places) > 1:
@@ -349,7 +353,7 @@ def payments_kept(money: Money) -> Iterator[str]:
     yield from _given_back(money)
     yield from _kept_for_nothing(money)
     for entry in money.end.journal:
-        paid, price = entry.facts.get("amount"), prices[entry.sku] * entry.quantity
+        paid, price = entry.facts.get("amount"), money.price(entry.order) * entry.quantity
         if entry.kind == CONFIRMED and paid is not None and paid != price:
             yield f"{entry.order} is paid with {paid}, and costs {price}"
         if entry.kind == "amount_mismatch" and paid == price:
@@ -446,7 +450,7 @@ class _First:
         states: dict[str, OrderState | None] = {}
         for n, one in enumerate(self._entries, 1):
             state = states.get(one.order)
-            right = one.facts.get("amount") in (None, self._flow.price * one.quantity)
+            right = one.facts.get("amount") in (None, self._money.price(one.order) * one.quantity)
             if one.kind == REFUND_DUE and right and state == "expired" and self._low[n] >= one.quantity:
                 had = self._most(one.buyer or "", n - 1, n)
                 if not self._flow.item.limit or had + one.quantity <= self._flow.item.limit:
@@ -519,7 +523,7 @@ def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
 
 
 def pauses_kept(money: Money) -> Iterator[str]:
-    """What is asked for and answered within a pause begins nothing; nobody is told of a pause that is none."""
+    """What is asked for and answered while an item is closed begins nothing; nobody is told that it is, if it isn't."""
     asked: dict[str | None, float] = {}
     for call in money.told:
         if call.told is not None:
@@ -528,14 +532,37 @@ def pauses_kept(money: Money) -> Iterator[str]:
         if call.verb not in ("hold", "buy"):
             continue
         pauses = [one for one in money.history.pauses if one.sku == call.sku]
-        if call.outcome == "paused":
-            if not any(one.asked_at <= call.done_at and one.resumed_at >= call.sent_at for one in pauses):
-                yield f"{_name(call)}: told of a pause of {call.sku}, which was none"
+        if call.outcome in _CLOSED:
+            so = [one for one in pauses if one.how == call.outcome]
+            if not any(one.asked_at <= call.done_at and one.resumed_at >= call.sent_at for one in so):
+                yield f"{_name(call)}: told that {call.sku} is {call.outcome}, which it was not"
             continue
         for one in pauses:
             within = one.done_at is not None and one.done_at <= call.sent_at and call.done_at <= one.until
             if within and call.outcome == "held" and asked[call.told] >= (one.done_at or 0.0):
-                yield f"{_name(call)}: held {call.told} in a pause, which began at {one.done_at:.2f} s"
+                yield f"{_name(call)}: held {call.told}, and {call.sku} was {one.how} from {one.done_at:.2f} s on"
+
+
+def prices_kept(money: Money) -> Iterator[str]:
+    """A hold begins at a price that was in force at some moment between its first request and its first answer."""
+    told: dict[str | None, float] = {}
+    for call in money.told:
+        if call.verb == "hold":
+            told[call.told] = min(call.done_at, told.get(call.told, call.done_at))
+    for flow in money.flows:
+        # From when on each price may have been in force, and until when.
+        set_at = [one for one in money.history.prices if one.sku == flow.item.sku]
+        begins = [(0.0, flow.price), *((one.asked_at, one.price) for one in set_at)]
+        ends = [*(one.done_at for one in set_at), float("inf")]
+        for one in money.journal[flow.item.sku]:
+            if one.kind != "held" or (what := _asked_for(one)) not in money.asked:
+                continue
+            first, last = money.asked[what], told.get(one.order, float("inf"))
+            possible = {
+                price for (since, price), until in zip(begins, ends, strict=True) if since <= last and until >= first
+            }
+            if one.facts.get("price") not in possible:
+                yield f"{one.order} began at the price {one.facts.get('price')}, and {sorted(possible)} were in force"
 
 
 def wanted(money: Money) -> Iterator[str]:

@@ -109,6 +109,7 @@ class Payers(Visitors):
         if held is None or held.outcome != "held" or held.told is None:
             return
         began, units = self._clock(), held.units or quantity
+        costs = (held.price or flow.price) * units
         if self._ways.random() < _AGAIN:
             again = f"{wish}-again"
             self._begin(self._nothing(self._until_told(Act("hold", again, sku, buyer, quantity, again))))
@@ -117,7 +118,7 @@ class Payers(Visitors):
         def do(verb: str, order: str = held.told, **more: Any) -> Act:
             return Act(verb, wish, sku, buyer, units, order=order, **more)
 
-        def pay(ref: str = payment, amount: int = flow.price * units, order: str = held.told) -> Act:
+        def pay(ref: str = payment, amount: int = costs, order: str = held.told) -> Act:
             return do("confirm", order, payment=ref, amount=amount, key=_key_of(ref, order, amount))
 
         await asyncio.sleep(self._ways.uniform(0, 0.5 * flow.hold_s))
@@ -150,7 +151,7 @@ class Payers(Visitors):
                 for owed in [told.refund for told in both if told and told.refund]:
                     await self._refund(do("refund", payment=owed, restock=True))
             case "pays a wrong amount":
-                await self._confirm(pay(f"{payment}-wrong", amount=flow.price * units + 1))
+                await self._confirm(pay(f"{payment}-wrong", amount=costs + 1))
                 await self._confirm(pay())
             case "pays for a stranger":  # who knows the number, and not the secret; or an order that is not there yet
                 number, _, secret = held.told.rpartition("~")
@@ -228,6 +229,7 @@ class Payers(Visitors):
                 keeps=body.get("payment_ref"),
                 refund=body.get("refund"),
                 pay_by=body.get("pay_by"),
+                price=body.get("price"),
                 replayed=False if act.verb == "refund" else body["replayed"],
             )
         except (ValueError, KeyError, TypeError):

@@ -48,7 +48,7 @@ from lab.torture.history import (
 from lab.torture.judge import Finding, branches, judge
 from lab.torture.judge_service import recovery_s
 from lab.torture.nemesis import CABLE, Nemesis, World
-from lab.torture.operator import Operator
+from lab.torture.operator import CURRENCY, Operator
 from lab.torture.payers import Payers
 from lab.torture.picture import draw
 from lab.torture.receiver import SECRET, Receiver
@@ -73,6 +73,7 @@ _BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks
 _PAGE: Final = 1000
 _HOLDING: Final = (REDIS, SENTINEL, CLUSTER, MYSQL)  # the stores that can hold units
 _PAYERS: Final = 0.25  # so many payers come for each buyer
+_DROPPED: Final = 0.15  # share of the buyers who come for the drop
 _PRICE: Final = 499
 _TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
 _SENT_WITHIN_S: Final = 30.0
@@ -185,7 +186,7 @@ def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> His
     servers.callback(_keep_logs, stage, options.report)
     stage.start(lambda what: progress.update(step, description=what))
     setup = _setup(options)
-    stage.skus = tuple(item.sku for item in (*setup.items, *(flow.item for flow in setup.flows)))
+    stage.skus = tuple(item.sku for item in (*setup.items, *setup.drops, *(flow.item for flow in setup.flows)))
     with (options.report / _HISTORY).open("w") as file:
         recorder = Recorder(History(setup), file)
         asyncio.run(_sell(options, stage, recorder, progress))
@@ -218,6 +219,7 @@ def _setup(options: TortureOptions) -> Setup:
         known=_KNOWN.get(options.lock, ()),
         bug=options.bug,
         flows=_flows(options),
+        drops=(Item("drop", max(2, int(options.rate * _DROPPED))),),
     )
 
 
@@ -281,11 +283,11 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
     setup = recorder.history.setup
     with beliefs.watch(stage.folder / beliefs.FILE, _OPERATOR), asked.watch(stage.folder / asked.FILE, _OPERATOR):
         async with open_sale(direct) as sale:
-            for item in setup.items:
+            for item in (*setup.items, *setup.drops):
                 terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
                 await sale.stock.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
             for flow in setup.flows:
-                terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": "EUR"}
+                terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": CURRENCY}
                 terms["limit_per_buyer"] = flow.item.limit or None
                 await sale.stock.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
             began = now()
@@ -305,7 +307,8 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 patience_s=patience_s,
                 token=_TOKEN,
             )
-            operator = Operator(sale, setup.items, setup.flows, clock, recorder.note)
+            bidders = Crowd(stage.instances, setup.drops, options.seed + 1, clock, recorder.note, patience_s=patience_s)
+            operator = Operator(sale, setup.items, setup.flows, setup.drops, clock, recorder.note)
             receiver = Receiver(stage.instances, options.seed, clock, recorder.note)
             if setup.flows:
                 await receiver.open(sorted(stage.hosts), stage.receiver_port)
@@ -317,13 +320,14 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 # Dice of their own, as the number of throws for targets depends on circumstances.
                 targets = random.Random(options.seed)  # noqa: S311 - no secret
                 world = World(stage, targets, sale, operator, options.ttl_s, receiver)
-                await _let_loose(options, world, crowd, payers, clock, recorder, progress)
+                await _let_loose(options, world, crowd, bidders, payers, clock, recorder, progress)
                 await operator.rest()
                 for actor in stage.instances:
                     actor.be_quiet()
                 receiver.behave()
                 await _finish(sale, crowd, options, setup, progress)
-                await payers.all_told(_PAID_WITHIN_S)
+                for others in (payers, bidders):
+                    await others.all_told(_PAID_WITHIN_S)
                 await _all_over(sale, setup)
                 if setup.flows:
                     await _all_sent(sale, stage.skus)
@@ -333,9 +337,8 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 for task in watching:
                     task.cancel()
                 ends = await asyncio.gather(*watching, return_exceptions=True)
-                await crowd.close()
-                await payers.close()
-                await receiver.close()
+                for one in (crowd, bidders, payers, receiver):
+                    await one.close()
             # A watcher that has stopped would see nothing wrong.
             for end in ends:
                 if isinstance(end, Exception):
@@ -361,6 +364,7 @@ async def _let_loose(
     options: TortureOptions,
     world: World,
     crowd: Crowd,
+    bidders: Crowd,
     payers: Payers,
     clock: Callable[[], float],
     recorder: Recorder,
@@ -385,6 +389,7 @@ async def _let_loose(
     at_once = int(options.rate * UNITS_PER_PURCHASE)
     others = [
         asyncio.create_task(crowd.come(options.rate)),
+        asyncio.create_task(bidders.come(options.rate * _DROPPED)),
         asyncio.create_task(world.operator.run(options.seed, at_once)),
     ]
     if recorder.history.setup.flows:
@@ -524,10 +529,30 @@ async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -
 
 
 async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
+    unreadable: list[str] = []
+    left, orders = await _sold(sale, setup.items, unreadable)
+    drops, bought = await _sold(sale, setup.drops, unreadable)
+    journal: list[Entry] = []
+    kept: list[Kept] = []
+    for flow in setup.flows:
+        try:
+            journal += await journal_of(sale.store, flow.item.sku)
+            kept += await kept_of(sale.store, flow.item.sku)
+        except StockUnavailable:
+            raise
+        except StockError as error:
+            unreadable.append(str(error))
+    queue = tuple(one.key for one in await sale.readiness.contenders())
+    leases = tuple(await stage.leases())
+    of_the_flow = tuple(journal), tuple(kept)
+    return End(tuple(left), tuple(orders), queue, leases, tuple(unreadable), *of_the_flow, tuple(drops), tuple(bought))
+
+
+async def _sold(sale: Sale, items: Sequence[Item], unreadable: list[str]) -> tuple[list[Left], list[SoldOrder]]:
+    """Return what is left of some items, and their orders; what can't be read is told in `unreadable`."""
     left: list[Left] = []
     orders: list[SoldOrder] = []
-    unreadable: list[str] = []
-    for item in setup.items:
+    for item in items:
         try:
             level = await sale.store.level(item.sku)
         except StockUnavailable:
@@ -553,19 +578,7 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
                 for one in page
             ]
             after = page[-1].record.number
-    journal: list[Entry] = []
-    kept: list[Kept] = []
-    for flow in setup.flows:
-        try:
-            journal += await journal_of(sale.store, flow.item.sku)
-            kept += await kept_of(sale.store, flow.item.sku)
-        except StockUnavailable:
-            raise
-        except StockError as error:
-            unreadable.append(str(error))
-    queue = tuple(one.key for one in await sale.readiness.contenders())
-    leases = tuple(await stage.leases())
-    return End(tuple(left), tuple(orders), queue, leases, tuple(unreadable), tuple(journal), tuple(kept))
+    return left, orders
 
 
 def _keep_logs(stage: Stage, report: Path) -> None:

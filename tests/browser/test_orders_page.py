@@ -245,7 +245,8 @@ def test_a_stranger_is_led_to_the_door(visitors: Visitors, instance: Instance) -
 def test_events_that_did_not_leave(start: Start, visitors: Visitors) -> None:
     """An operator sees the order that the shop's end refuses, and has it tried again, and events of a moment sent."""
     nobody = {"webhook_url": f"http://127.0.0.1:{free_port()}/", "webhook_secret": SECRET}
-    instance = start(rehearsal=True, webhook_retry_s=600, **nobody)
+    # Alone: the events of other tests' orders would be tried before, and then nothing for ten minutes.
+    instance = start(alone="5", rehearsal=True, webhook_retry_s=600, **nobody)
     item = Item(instance, 300)
     item.terms(price=499, currency="EUR")
     order = hold(instance, item, "ann")
@@ -268,7 +269,7 @@ def test_events_of_several_receivers(start: Start, visitors: Visitors) -> None:
     """Each order is listed with the receiver that did not get it, and one of them can be asked for."""
     nobody = f"http://127.0.0.1:{free_port()}/"
     instance = start(
-        rehearsal=True, webhook_retry_s=600, webhook_url=f"{nobody} {nobody}#name=erp", webhook_secret=SECRET
+        alone="6", rehearsal=True, webhook_retry_s=600, webhook_url=f"{nobody} {nobody}#name=erp", webhook_secret=SECRET
     )
     item = Item(instance, 300)
     item.terms(price=499, currency="EUR")

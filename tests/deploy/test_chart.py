@@ -8,7 +8,10 @@ import base64
 import functools
 import json
 import re
+import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,13 @@ import kubernetes_validate.utils
 import pytest
 import yaml
 
+from app.errors import ConfigurationError
 from app.keyring import secrets_of
 from app.settings import PREFIX, Settings
 from app.web.operator_routes import is_hidden
 from app.wiring import check_together
 from tests.harness.monitoring import ROOT, generate
-from tests.harness.servers import optional
+from tests.harness.servers import optional, where_installed
 
 CHART = ROOT / "deploy" / "helm" / "seckill"
 VERSIONS = ("1.30", "1.37")
@@ -42,6 +46,7 @@ OF_OTHERS = {
         "SECKILL_WEBHOOK_URL": "https://shop.example/events",
         "SECKILL_WEBHOOK_SECRET": "whsec_" + base64.b64encode(b"y" * 24).decode(),
     },
+    "secrets-as-files": {"SECKILL_LOCK": "etcd://etcd.etcd:2379", "SECKILL_STORE": "redis://:p@valkey.valkey:6379/0"},
     "mysql": {
         "SECKILL_LOCK": "mysql+row://u:p@mysql.databases/shop",
         "SECKILL_STORE": "mysql://u:p@mysql.databases/shop",
@@ -98,7 +103,7 @@ def environment(objects: list[Object], *, more: dict[str, str] | None = None) ->
         [(ref, name)] = source.items()
         one = made.get(("ConfigMap" if ref == "configMapRef" else "Secret", name["name"]))
         assert one or more is not None, f"nothing makes {source}"
-        for key, value in one["data"].items() if one else ():
+        for key, value in (one["data"] or {}).items() if one else ():
             found[key] = base64.b64decode(value).decode() if ref == "secretRef" else value
     found |= more or {}
     return found | {entry["name"]: entry.get("value", "seckill-7d4b9c-x2x4z") for entry in container["env"]}
@@ -123,6 +128,23 @@ def test_helm_has_no_complaint(case: str) -> None:
     """Helm's own checker finds nothing, not even something to warn of; it asks the schema of the values, too."""
     done = helm("lint", "--strict", CHART, *values_of(case))
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", CASES)
+def test_helm_4_makes_the_same(case: str) -> None:
+    """Where there is a `helm4`, it has no complaint either, and makes the objects that Helm 3 makes."""
+
+    def helm4() -> str:
+        if found := shutil.which("helm4"):
+            return found
+        raise ConfigurationError("helm4 is not on PATH: go install helm.sh/helm/v4/cmd/helm")
+
+    program = where_installed(helm4)
+    lint = subprocess.run([program, "lint", "--strict", CHART, *values_of(case)], capture_output=True, text=True)
+    assert lint.returncode == 0, lint.stdout
+    argv = [program, "template", "seckill", CHART, "--namespace", "shop", *values_of(case)]
+    assert loaded(subprocess.check_output(argv, text=True, timeout=60)) == rendered(case)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -200,7 +222,7 @@ def test_every_pod_is_restricted(case: str) -> None:
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         kinds = {kind for volume in spec.get("volumes", []) for kind in volume}
-        assert kinds <= {"name", "emptyDir", "configMap", "secret"}
+        assert kinds <= {"name", "emptyDir", "configMap", "secret", "csi"}
         for container in [*spec["containers"], *spec.get("initContainers", [])]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
@@ -288,6 +310,46 @@ def test_every_variable_is_a_setting_with_a_possible_value(case: str) -> None:
     assert (settings.host, settings.allow_get, settings.log_format) == ("0.0.0.0", False, "json")
 
 
+def test_what_a_cluster_wants_of_pods_and_services_is_passed_on(tmp_path: Path) -> None:
+    """Affinity, environment, volumes and the balancer's policy; a variable that the chart sets stays the chart's."""
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    env = [{"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"}, {"name": "SECKILL_PORT", "value": "1"}]
+    mount = {"name": "ca", "mountPath": "/ca"}
+    values = {
+        "pod": {"affinity": affinity, "env": env, "volumes": [{"name": "ca", "emptyDir": {}}], "volumeMounts": [mount]},
+        "service": {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "loadBalancerClass": "example.com/l4"},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    objects = template("--values", tmp_path / "values.yaml")
+    for one in objects:
+        kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
+    spec, container = instance(objects)
+    pod = spec["template"]["spec"]
+    assert pod["affinity"] == affinity
+    assert mount in container["volumeMounts"]
+    assert values["pod"]["volumes"][0] in pod["volumes"]
+    found = {entry["name"]: entry.get("value") for entry in container["env"]}  # the last one counts
+    assert (found["SSL_CERT_FILE"], found["SECKILL_PORT"]) == ("/ca/ca.crt", "8080")
+    buyers, operator = (one["spec"] for one in of_kind(objects, "Service"))
+    assert {key: buyers[key] for key in values["service"]} == values["service"]
+    assert operator["type"] == "ClusterIP"
+
+
+def test_a_trial_fits_a_cluster_of_four_processors() -> None:
+    """Servers and instances, with the one more of an update, ask for less than a node of four has left: about three."""
+    asked = 0.0
+    for one in [*rendered("default"), *rendered("servers.yaml")]:
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            spec = one["spec"]
+            pods = spec["replicas"] + spec.get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", 0)
+            asked += pods * sum(
+                int(container["resources"]["requests"]["cpu"].removesuffix("m")) / 1000
+                for container in spec["template"]["spec"]["containers"]
+            )
+    assert asked == 1.75  # as docs/kubernetes.md says
+    assert "1.75 CPUs" in (ROOT / "docs" / "kubernetes.md").read_text()
+
+
 def test_numbers_are_written_as_the_service_reads_them() -> None:
     """A million is not 1e+06, a part is not rounded, and the grace period is rounded up."""
     given = {"SECKILL_CONNECTIONS_MAX": 1_000_000, "SECKILL_LOCK_RENEW_RATIO": 0.25, "SECKILL_DRAIN_DELAY_S": 7.5}
@@ -315,6 +377,9 @@ def test_numbers_are_written_as_the_service_reads_them() -> None:
         ("settings.SECKILL_DRAIN_DELAY_S=null", "settings.SECKILL_DRAIN_DELAY_S is 0: it must be 7 or more"),
         ("lock.url=local://", "lock.url is local://, which keeps only the threads of one process apart"),
         ("secrets.SECKILL_WEBHOOK_URL=https://x", "SECKILL_WEBHOOK_URL and secrets.SECKILL_WEBHOOK_SECRET go together"),
+        ("lock.url=", "lock.url or store.url is empty: then existingSecret"),
+        ("service.externalTrafficPolicy=Local", "externalTrafficPolicy is of NodePort and LoadBalancer"),
+        ("service.type=NodePort,service.loadBalancerClass=x", "loadBalancerClass is of a LoadBalancer"),
         ("catalogue.files.lamp\\.svg=<svg/>", "catalogue.files has no catalogue.toml"),
     ],
 )
@@ -323,3 +388,38 @@ def test_a_mistake_is_named(values: str, said: str) -> None:
     done = helm("template", "seckill", CHART, "--set", values)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+# -- what a release makes of it --------------------------------------------------------------------------------------
+
+
+def test_the_released_chart_installs_the_released_image(tmp_path: Path) -> None:
+    """`.ci/chart` packs a chart that names the image by its digest, also on its page; the rest is the checkout's."""
+    digest = f"sha256:{64 * 'a'}"
+    helm("version")  # or it is skipped
+    pack: list[str | Path] = [sys.executable, ROOT / ".ci" / "chart", tmp_path, "ghcr.io/me/shop", digest]
+    done = subprocess.run(pack, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    archive = tmp_path / done.stdout.strip()
+    objects = loaded(helm("template", "seckill", archive).stdout)
+    images = [
+        container["image"] for container in [instance(objects)[1], *of_kind(objects, "Pod")[0]["spec"]["containers"]]
+    ]
+    assert images == 2 * [f"ghcr.io/me/shop@{digest}"]
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    assert (
+        "helm install seckill oci://ghcr.io/me/charts/seckill -n shop --wait\n"
+        in (tmp_path / "seckill/README.md").read_text()
+    )
+    for file in (tmp_path / "seckill").rglob("*.*"):
+        if file.name not in ("values.yaml", "README.md", "Chart.yaml"):
+            assert file.read_bytes() == (CHART / file.relative_to(tmp_path / "seckill")).read_bytes()
+
+
+def test_a_chart_is_not_packed_without_a_digest(tmp_path: Path) -> None:
+    """An image's tag is no digest."""
+    pack: list[str | Path] = [sys.executable, ROOT / ".ci" / "chart", tmp_path, "ghcr.io/me/shop", "0.1.0"]
+    done = subprocess.run(pack, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "not a digest: '0.1.0'\n")
+    assert not list(tmp_path.iterdir())

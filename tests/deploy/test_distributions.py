@@ -1,10 +1,13 @@
-"""Both distributions build from their own sources; the sdist of the service is all that is in git."""
+"""Both distributions build as a release builds them; the sdist of the service is all that is in git."""
 
+import os
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -19,14 +22,19 @@ EXTRAS = {
 NAMES = tuple(EXTRAS)
 
 
+def distributions(into: Path, repository: str) -> "subprocess.CompletedProcess[str]":
+    """Build both as a release of that repository does."""
+    where = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": repository, "GITHUB_REF_NAME": "v1.2.3"}
+    build: list[str | Path] = [sys.executable, ROOT / ".ci" / "distributions", into]
+    return subprocess.run(build, env=os.environ | where, capture_output=True, text=True, timeout=200)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build each sdist, and the wheel from that sdist alone, as an installer without a wheel does."""
     folder = tmp_path_factory.mktemp("built")
-    for source in (ROOT, ROOT / "fencelock"):
-        build = [sys.executable, "-m", "uv", "build", "--quiet", "--no-config", "--out-dir", str(folder), str(source)]
-        done = subprocess.run(build, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = distributions(folder, "Lock-Smiths/Flash.Sale")
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
@@ -35,7 +43,7 @@ def unpacked(built: Path) -> dict[str, Path]:
     """Unpack the sdists."""
     found = {}
     for name in NAMES:
-        (archive,) = built.glob(f"{name}-*.tar.gz")
+        (archive,) = built.glob(f"{name}/*.tar.gz")
         with tarfile.open(archive) as files:
             files.extractall(built, filter="data")
         found[name] = built / archive.name.removesuffix(".tar.gz")
@@ -67,24 +75,62 @@ def test_tests_run_from_the_unpacked_sdist(unpacked: dict[str, Path]) -> None:
     assert re.search(r"\d+ passed", done.stdout)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_metadata_is_whole(built: Path, name: str) -> None:
-    """The wheel has a licence, a page, extras, the systems it is for, and the Pythons from the oldest that it takes."""
-    (wheel,) = built.glob(f"{name}-*.whl")
+def metadata_of(built: Path, name: str) -> "Message[str, str]":
+    (wheel,) = built.glob(f"{name}/*.whl")
     with zipfile.ZipFile(wheel) as files:
         (metadata,) = (entry for entry in files.namelist() if entry.endswith(".dist-info/METADATA"))
-        found = HeaderParser().parsestr(files.read(metadata).decode())
+        return HeaderParser().parsestr(files.read(metadata).decode())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metadata_is_whole(built: Path, name: str) -> None:
+    """The wheel has a licence, extras, the systems it is for, and the Pythons from the oldest that it takes."""
+    found = metadata_of(built, name)
     assert (found["License-Expression"], found.get_all("License-File")) == ("MIT", ["LICENSE"])
     assert set(found.get_all("Provides-Extra", [])) == EXTRAS[name]
-    assert found["Description-Content-Type"] == "text/markdown"
-    assert len(found.get_payload()) > 1000
     classifiers = found.get_all("Classifier", [])
     pythons = [one.rpartition(" ")[2] for one in classifiers if re.search(r"Python :: 3\.\d+$", one)]
     assert pythons == [f"3.{minor}" for minor in range(11, 11 + len(pythons))]
     assert found["Requires-Python"] == f">={pythons[0]}"
-    assert {one.split(" :: ")[0] for one in classifiers} >= {
-        "Operating System",
-        "Topic",
-        "Development Status",
-        "Typing",
+    assert {one.split(" :: ")[0] for one in classifiers} >= {"Operating System", "Typing"}
+
+
+def test_the_index_gets_the_locks_with_their_addresses(built: Path) -> None:
+    """Its page's links lead to files of the tag, and its addresses to the repository; the service is refused there."""
+    found = metadata_of(built, "fencelock")
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert {one.split(" :: ")[0] for one in found.get_all("Classifier", [])} >= {"Topic", "Development Status"}
+    urls = dict(url.split(", ") for url in found.get_all("Project-URL", []))
+    home = "https://github.com/Lock-Smiths/Flash.Sale"
+    assert urls == {
+        "Documentation": "https://lock-smiths.github.io/Flash.Sale/fencelock/README.html",
+        "Source": f"{home}/tree/v1.2.3/fencelock",
+        "Changelog": f"{home}/blob/v1.2.3/CHANGELOG.md",
+        "Issues": f"{home}/issues",
     }
+    page = str(found.get_payload())
+    assert "'fencelock[redis]'" in page  # and no path
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert links
+    for link in links:
+        path, _, _ = link.removeprefix(f"{home}/blob/v1.2.3/").partition("#")
+        assert link.startswith(("https://", "#")), link
+        assert "fencelock.md" not in link  # whose text only the site has
+        assert not link.startswith(home) or (ROOT / path).exists(), link
+    assert "Private :: Do Not Upload" in metadata_of(built, "seckill").get_all("Classifier", [])
+
+
+def test_without_an_address_nothing_is_built(tmp_path: Path) -> None:
+    """A build that does not know its repository ends with a sentence, and leaves no file."""
+    done = distributions(tmp_path / "dist", "")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("GITHUB_REPOSITORY is not owner/name")
+    assert not (tmp_path / "dist").exists()
+
+
+def test_what_builds_a_release_has_hashes() -> None:
+    """build.lock has each tool of the group, and nothing without a version and a hash."""
+    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["build"]
+    entries = re.split(r"\n(?=\w)", (ROOT / "build.lock").read_text())
+    assert {re.split(r"[^\w-]", line)[0] for line in group} <= {entry.partition("==")[0] for entry in entries}
+    assert all(re.match(r"[\w-]+==\S.*\\\n    --hash=sha256:[0-9a-f]{64}", entry) for entry in entries)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lab.servers import EtcdMember, MariaDB, Valkey
+from lab.servers import EtcdMember, MariaDB, RedisCluster, Valkey
 from lab.torture.shim import Shim, set_controls
 from tests.harness.servers import optional, optional_server
 from tests.harness.shop import TOKEN, client, lock_url
@@ -134,3 +134,46 @@ async def test_holds_end_by_the_time_that_has_passed(etcd: EtcdMember, store: tu
 
         assert len(await warned(http)) == 2
         await eventually_async(stock, "both have ended", until=lambda left: left == 2)
+
+
+async def test_no_number_is_used_again(etcd: EtcdMember, store: tuple[str, Clock]) -> None:
+    """Orders and events of a new sale have later names than those of the one before, though the clock was set back."""
+    url, set_clock = store
+    async with client(etcd.endpoint, url) as http:
+        names = list[int]()
+        for ahead_s in (DAY_S, 0, 0):
+            set_clock(ahead_s)
+            await offer(http, 5)
+            held = await hold(http)
+            names.append(int(held["id"].split("~")[1].replace("-", "")))
+            await offer(http, 5)  # nothing of this one is sold
+        assert names == sorted(set(names))
+
+
+async def test_each_server_of_a_cluster_has_a_clock(etcd: EtcdMember, tmp_path: Path) -> None:
+    """One is a day ahead: an answer has the clock of its item in it, and holds of both end in time."""
+    optional_server("cc", "gcc")
+    shim, controls = Shim(tmp_path), tmp_path / "controls"
+    env = shim.environment(controls)
+    set_controls(controls, off_s=DAY_S)
+    with RedisCluster(env=os.environ | env) as cluster:
+        wrong = cluster.nodes[0]
+        place = {
+            cluster.owner_of(cluster.slot_of(f"{{{sku}}}")) is wrong: sku for sku in map("item{}".format, range(40))
+        }
+        skus = place[True], place[False]
+        async with client(etcd.endpoint, cluster.url, hold_s=4, pay_s=4, grace_s=0) as http:
+            for sku in skus:
+                wish = {"stock": 1, "new_sale": True, "forget_orders": "all"}
+                (await http.put(f"/stock?sku={sku}", json=wish, headers=OPERATOR)).raise_for_status()
+            for held in [await hold(http, sku=sku) for sku in skus]:
+                for said in (held, (await http.get(f"/holds/{held['id']}")).json()):
+                    assert 0 < said["pay_by"] - said["now"] < 5
+            told = await warned(http)
+            assert len(told) == 2
+            assert all(f"the store's clock at 127.0.0.1:{wrong.port} is" in warning for warning in told)
+
+            async def stock() -> list[int]:
+                return [(await http.get(f"/stock?sku={sku}")).json()["stock"] for sku in skus]
+
+            await eventually_async(stock, "both have ended", until=lambda left: left == [1, 1])

@@ -36,7 +36,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> str:
     source.mkdir()
     archive = subprocess.run(["git", "-C", str(ROOT), "archive", LAST_RELEASE], capture_output=True)
     if archive.returncode:
-        pytest.skip(f"the last release is not in this clone: {archive.stderr.decode().strip()}")
+        pytest.skip(f"the last release is not in this clone, of which it needs all: {archive.stderr.decode().strip()}")
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     wheels = [*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source / "fencelock"), str(source)]

@@ -401,8 +401,8 @@ class MemoryStockStore(StockStore):
         return dict(self._server.notices)
 
     @override
-    async def now_ms(self, *, timeout_s: float | None = None) -> int:
-        return int(self._server.clock() * 1000)
+    async def clocks_ms(self, *, timeout_s: float | None = None) -> dict[str, int]:
+        return {"": int(self._server.clock() * 1000)}
 
     @override
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:

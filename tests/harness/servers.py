@@ -165,7 +165,7 @@ def where_installed(program: Callable[[], Server]) -> Server:
     try:
         return program()
     except ConfigurationError as missing:
-        pytest.skip(str(missing))
+        pytest.skip(f"another language's program: {missing}")
 
 
 def connected(server: MariaDB, **options: Any) -> Any:

@@ -1,5 +1,6 @@
 """The provider's list beside the orders, over HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,6 +84,25 @@ async def test_large_lists_are_read(http: httpx.AsyncClient) -> None:
     too_much = b"x" * (reconcile.BODY_MAX_BYTES + 1)
     assert (await http.post(reconcile.PATH, content=too_much)).status_code == 413
     assert (await http.put("/stock", content=too_much[:100_000])).status_code == 413
+
+
+@pytest.mark.parametrize(("as_", "line"), [("csv", "fee,-0.30,eur\n"), ("jsonl", "\n")])
+async def test_buyers_have_turns_between_lines_without_a_payment(as_: Any, line: str) -> None:
+    """A list of nothing but fees, or of empty lines, holds nobody up."""
+    turns, read = 0, False
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while not read:
+            turns += 1
+            await asyncio.sleep(0)
+
+    buyers = asyncio.create_task(take_turns())
+    body = ("reporting_category,gross,currency\n" * (as_ == "csv") + line * 10_000).encode()
+    assert [one async for one in reconcile._of_body(body, as_)] == []
+    read = True
+    await buyers
+    assert turns >= 50
 
 
 async def test_only_operators_compare(http: httpx.AsyncClient) -> None:

@@ -9,6 +9,8 @@ from urllib.parse import unquote
 
 import pytest
 
+import fencelock.fence
+from fencelock import kit
 from tests.harness.site import make_site
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,16 @@ def test_each_page_is_in_the_navigation(built: Path, pages: dict[Path, Page]) ->
     assert linked | {home} == {*pages}
     shelved = set(re.findall(r"^\| \[[^\]]+\]\(([^)]+)\)", (ROOT / "docs" / "README.md").read_text(), re.MULTILINE))
     assert {file.name for file in (ROOT / "docs").glob("*.md")} - {"README.md"} <= shelved
+
+
+def test_the_reference_has_each_public_name(built: Path, pages: dict[Path, Page]) -> None:
+    """Each public name of fencelock, of its fence and of its kit has a place, and typed examples are code."""
+    page = built / "docs" / "fencelock.html"
+    named = {anchor.rpartition(".")[2] for anchor in pages[page].ids}
+    assert {*fencelock.__all__, *fencelock.fence.__all__, *kit.__all__} <= named
+    text = page.read_text()
+    assert "<blockquote" not in text
+    assert "├" in text
 
 
 def test_the_search_knows_all_pages(built: Path) -> None:

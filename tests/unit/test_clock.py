@@ -1,10 +1,11 @@
 """The store's clock counts for what holds begin with; it ends none of them by a jump."""
 
 import logging
+import time
 
 import pytest
 
-from app.sale.clock import StoreClock
+from app.sale.clock import StoreClock, StoreClocks
 
 DAY_S = 86_400.0
 HOLD_S = 1620.0  # how long a hold lasts at most
@@ -86,6 +87,33 @@ def test_a_clock_that_is_right_again_counts_at_once(caplog: pytest.LogCaptureFix
         clocks.go_on(5)
     assert (clocks.ahead_s, clocks.ours.warnings) == (0, [])
     assert caplog.messages[2:] == ["the store's clock is right again"]
+
+
+def test_a_clock_that_was_behind_ends_no_hold_as_it_is_set_right() -> None:
+    """Holds that began while it was behind last as long as they would have, and then it counts."""
+    clocks = Clocks()
+    clocks.store_s -= DAY_S
+    clocks.go_on(60)
+    clocks.store_s += DAY_S
+    clocks.go_on(HOLD_S - 10)
+    assert (clocks.ahead_s, clocks.ours.jump_s) == (DAY_S, 0)
+    clocks.go_on(20)
+    assert clocks.ahead_s == 0
+
+
+def test_each_server_has_a_clock_of_its_own() -> None:
+    """What one says moves no other's; they are told by their names, until a server is gone."""
+    clocks = StoreClocks(lambda sku: sku[0])
+    passed, now_ms = clocks.passed(), round(time.time() * 1000)
+    for _ in range(3):
+        clocks.hear({"a": now_ms, "b": now_ms + round(DAY_S * 1000)}, clocks.passed())
+    assert clocks.of("apple").ahead_s(HOLD_S) == 0
+    assert clocks.of("banana").ahead_s(HOLD_S) == clocks.jump_s == pytest.approx(DAY_S, abs=5)
+    assert clocks.offset_s == pytest.approx(DAY_S, abs=5)
+    assert [warning.partition(" is ")[0] for warning in clocks.warnings] == ["the store's clock at b"] * 2
+    clocks.passed = lambda: passed + 3600
+    clocks.hear({}, passed)
+    assert (clocks.warnings, clocks.jump_s) == ([], 0)
 
 
 @pytest.mark.parametrize("ahead_s", [DAY_S, -900.0])

@@ -7,6 +7,7 @@ import pytest
 
 from app.errors import UnknownItem
 from app.web.coalesce import Coalesced, TtlCache
+from tests.harness.waiting import eventually_async
 
 
 class Shelf:
@@ -80,3 +81,21 @@ async def test_cached() -> None:
     assert await cached.at("b") == "b 3"
     await asyncio.sleep(0.06)
     assert await cached.at("a") == "a 4"
+
+
+async def test_what_took_long_is_there_for_those_who_come_back() -> None:
+    """One who gave up meanwhile gets it at the next try, although it was begun long ago."""
+    made = 0
+
+    async def make(name: str) -> int:
+        nonlocal made
+        made += 1
+        await asyncio.sleep(0.5)  # the test is about this age
+        return made
+
+    cached = TtlCache(make, for_s=0.05)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(cached.at(), 0.01)
+    await eventually_async(lambda: cached._until, "it is made")
+    assert await cached.at() == 1
+    await eventually_async(cached.at, "it is old", until=lambda value: value == 2)

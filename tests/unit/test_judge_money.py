@@ -21,6 +21,7 @@ from lab.torture.history import (
     Item,
     Kept,
     Pause,
+    Price,
     Recorder,
     Restock,
     Setup,
@@ -38,7 +39,7 @@ def entry(order: str, kind: str, at: float, *units: int, quantity: int = 1, **fa
     """Return an event of an order, such as `ticket~a`, of the buyer with that name; `at` names its batch as well."""
     sku, _, name = order.partition("~")
     if kind == "held":
-        facts = {"ref": f"visit of {name}", "pay_by": BEGIN_S + at + HOLD_S} | facts
+        facts = {"ref": f"visit of {name}", "pay_by": BEGIN_S + at + HOLD_S, "price": PRICE} | facts
     if kind == "extended":
         facts = {"pay_by": BEGIN_S + at + PAY_S} | facts
     buyer, key = facts.pop("buyer", name), f"visit of {name}" if kind == "held" else None
@@ -62,6 +63,7 @@ def call(
     given |= {"key": f"visit of {name}" if new else None, "order": None if new else order, "payment": ref}
     given |= {"amount": PRICE * units if ref and verb == "confirm" else None}
     given |= {"refund": ref if outcome in ("refund_due", "duplicate_payment") else None}
+    given |= {"price": PRICE if outcome == "held" else None}
     given |= {"told": order if outcome not in ("sold_out", "limit_reached", "hold_required", "not_found") else None}
     return Call(**given | more)
 
@@ -315,6 +317,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "nothing to give back": lambda made: answered(made, 9, refund=None),
         "a deadline an hour later": lambda made: answered(made, 0, pay_by=BEGIN_S + 3602),
         "no deadline": lambda made: answered(made, 2, pay_by=None),
+        "another price": lambda made: answered(made, 0, price=PRICE + 1),
     },
     "charged without a unit or a refund": {
         "owed, and not noted": lambda made: told(made, call("confirm", "seat~c", 8, "refund_due", ref="p-c")),
@@ -344,7 +347,20 @@ FORGED: dict[str, dict[str, Forgery]] = {
             made, entry("ticket~z", "held", 8, ref="visit of a"), ticket_z={"state": "held"}
         ),
     },
-    "in a pause nothing begins": {
+    "at a price that was in force": {
+        "one that was never set": lambda made: event(made, 9, facts={"price": 1}),
+        "one that was over": lambda made: made.prices.append(Price("ticket", 0.1, 0.2, 600)),
+        "one that is yet to come": lambda made: (
+            event(made, 0, facts={"price": 600}),
+            made.prices.append(Price("ticket", 5.0, 5.1, 600)),
+        ),
+    },
+    "nothing begins": {
+        "held, and the sale has ended": lambda made: made.pauses.append(Pause("ticket", 0.5, 0.6, 1.5, 1.6, "ended")),
+        "told that it has ended, and it is paused": lambda made: (
+            told(made, call("hold", "ticket~d", 3.2, "ended")),
+            made.pauses.append(Pause("ticket", 3.0, 3.0, 3.4, 3.5)),
+        ),
         "held in a pause": lambda made: made.pauses.append(Pause("ticket", 0.5, 0.6, 1.5, 1.6)),
         "told of a pause that was none": lambda made: told(made, call("hold", "ticket~d", 3.2, "paused")),
         "told of a pause that was over": lambda made: (
@@ -431,15 +447,18 @@ def test_a_wrong_clock_makes_events_unbelievable() -> None:
     assert "M6" not in [one.invariant for one in verdicts(made)]
 
 
-def test_units_may_be_added_and_items_paused() -> None:
+def test_units_may_be_added_and_items_paused_and_priced() -> None:
     """What operators do is part of the story: units come from somewhere, and nothing is held in a pause."""
     made = history()
-    more(made, entry("seat~g", "held", 10, -2, 2, quantity=2), seat_g={"state": "held", "pay_by": BEGIN_S + 11})
-    told(made, call("hold", "seat~g", 10.1, "held", units=2, pay_by=BEGIN_S + 10 + HOLD_S))
+    held = entry("seat~g", "held", 10, -2, 2, quantity=2, price=600)
+    more(made, held, seat_g={"state": "held", "pay_by": BEGIN_S + 11})
+    told(made, call("hold", "seat~g", 10.1, "held", units=2, pay_by=BEGIN_S + 10 + HOLD_S, price=600))
     assert [one for one in verdicts(made) if one.promise == UNEXPLAINED]
     made.restocks.append(Restock(9.5, 9.6, 1, "seat"))
     made.pauses.append(Pause("seat", 5.0, 5.1, 5.4, 5.5))
-    told(made, call("hold", "seat~h", 5.3, "paused"))
+    made.pauses.append(Pause("seat", 6.0, 6.1, 6.4, 6.5, "not_started"))
+    made.prices.append(Price("seat", 9.0, 9.1, 600))
+    told(made, call("hold", "seat~h", 5.3, "paused"), call("hold", "seat~i", 6.3, "not_started"))
     seen(made, Glance(10.2, 10.3, "seat", 0, 2, 2))
     assert made.end is not None
     made.deliveries.append(delivery(made.end.journal[-1]))

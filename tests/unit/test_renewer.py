@@ -1,6 +1,7 @@
 """Leases and their renewal, on a clock of the test's own."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -216,6 +217,36 @@ def test_dropped_is_not_renewed(renewer: Played, clock: Clock, server: Server) -
     clock.now += 5
     renewer.run_due()
     assert server.asked == []
+
+
+def test_a_finalizer_may_drop_a_lease_during_a_look(renewer: Played, clock: Clock, server: Server) -> None:
+    """So may another thread, to which a finalizer gives way: the garbage collector runs where objects are made."""
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            renewer.drop(dropped)
+
+    many = [lease(clock, server, ttl_s=3600) for _ in range(5000)]  # Python keeps some thousand tuples to use again
+    dropped = many[0]
+    for one in many:
+        renewer.keep(one)
+    threshold = gc.get_threshold()
+    try:
+        gc.collect()
+        gc.disable()
+        Garbage()
+        gc.set_threshold(1000)
+        gc.enable()
+        renewer.run_due()
+    finally:
+        gc.enable()
+        gc.set_threshold(*threshold)
+        gc.collect()
+    assert dropped not in renewer._jobs
+    assert len(renewer._jobs) == len(many) - 1
 
 
 def test_a_release_during_a_renewal_is_not_a_loss(

@@ -58,6 +58,37 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert settings.lock.get_secret_value() == "etcd://a:2379, b:2379,"
 
 
+def test_secrets_may_be_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file is named as its setting, as Kubernetes mounts a Secret's keys; a variable takes precedence."""
+    mounted = tmp_path / "..2027_01_01"
+    mounted.mkdir()
+    (tmp_path / "..data").symlink_to(mounted.name)
+    for name, text in {"ADMIN_TOKEN": "from-a-file\n", "LOCK": "etcd://of-a-file", "BATCH_MAX": "7"}.items():
+        (mounted / f"SECKILL_{name}").write_text(text)
+        (tmp_path / f"SECKILL_{name}").symlink_to(f"..data/SECKILL_{name}")
+    (tmp_path / "SECKILL_ADMIN_TOKN").write_text("x")
+    monkeypatch.setenv("SECKILL_SECRETS_DIR", str(tmp_path))
+    monkeypatch.setenv("SECKILL_LOCK", "etcd://of-the-environment")
+    settings = load()
+    assert settings.operators == {"operator": "from-a-file"}
+    assert (settings.lock.get_secret_value(), settings.batch_max) == ("etcd://of-the-environment", 7)
+    assert unknown_variables() == ["SECKILL_ADMIN_TOKN is not a setting; did you mean SECKILL_ADMIN_TOKEN?"]
+
+
+def test_secrets_that_cannot_be_read_end_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder that is not there, a value that is wrong and a file that is no text are named; no value is shown."""
+    missing = str(tmp_path / "none")
+    assert refusal(monkeypatch, {"SECKILL_SECRETS_DIR": missing}) == (
+        f"SECKILL_SECRETS_DIR: No such file or directory: {missing}"
+    )
+    (tmp_path / "SECKILL_ADMIN_TOKEN").write_text("s3cr3t")
+    said = refusal(monkeypatch, {"SECKILL_SECRETS_DIR": str(tmp_path)})
+    assert said.startswith("SECKILL_ADMIN_TOKEN: ")
+    assert "s3cr3t" not in said
+    (tmp_path / "SECKILL_ADMIN_TOKEN").write_bytes(b"\xff\xfe")
+    assert refusal(monkeypatch, {}).startswith('SECKILL_SECRETS_DIR: error getting value for field "admin_token"')
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -183,7 +183,7 @@ class TransactionalStockStore(StockStore):
             item.lucky,
             {**standing.pop("bought", {}), **seen.bought[sku]},
             seen.settled[sku],
-            last_entry=_entry(item.last_entry),
+            last_entry=_entry(item),
             version=self._version(item),
             terms=terms,
             layout=item.layout,
@@ -401,7 +401,7 @@ class TransactionalStockStore(StockStore):
             try:
                 own = (
                     item.initial,
-                    _entry(item.last_entry),
+                    _entry(item),
                     _terms(item),
                     item.held,
                     due_in_s.get(sku),
@@ -514,8 +514,8 @@ class TransactionalStockStore(StockStore):
         return await self._run(self._readers, lambda call: tables.exchange_notices(call, put, drop))
 
     @override
-    async def now_ms(self, *, timeout_s: float | None = None) -> int:
-        return await self._run(self._readers, tables.find_now_ms, timeout_s)
+    async def clocks_ms(self, *, timeout_s: float | None = None) -> dict[str, int]:
+        return {"": await self._run(self._readers, tables.find_now_ms, timeout_s)}
 
     @override
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
@@ -581,7 +581,7 @@ async def _find_lost(
 ) -> dict[str, StockBehind]:
     """Find the items that lack an expected order, unless a later generation has begun."""
     # The last one was written with its item's row, or not at all.
-    there = {(item.sku, item.last_entry): item.last_tag for item in items.values()}
+    there = {(item.sku, item.last_entry): item.last_tag for item in items.values() if item.last_tag}
     there |= await tables.find_orders(
         call,
         items,
@@ -616,7 +616,7 @@ def _latest_generation(positions: Iterable[Position]) -> int:
 
 
 def _last_order(item: ItemRow | None) -> Position | None:
-    return (item.generation, item.last_entry, item.last_tag) if item and item.last_entry else None
+    return (item.generation, item.last_entry, item.last_tag) if item and item.last_tag else None
 
 
 def _terms(item: ItemRow, *, but: Collection[str] = ()) -> Terms:
@@ -629,8 +629,8 @@ def _terms(item: ItemRow, *, but: Collection[str] = ()) -> Terms:
         raise StockCorrupt(f"the column `terms` of item {item.sku!r} is not what we write") from None
 
 
-def _entry(last_entry: int) -> str | None:
-    return str(last_entry) if last_entry else None
+def _entry(item: ItemRow) -> str | None:
+    return str(item.last_entry) if item.last_tag else None
 
 
 def _refuse_long_names(ask: Ask) -> None:

@@ -55,11 +55,11 @@ _REMOVED: Final = "initial IS NULL AND generation > 0 AND GREATEST(stock, held, 
 class ItemRow:
     """A row of seckill_items.
 
-    `last_entry`: number of the last entry, in µs since 1970 or one more than the one before, 0 if there is none, and
-    `last_tag`, its tag; `generation`: since when no order has been lost, in ms since 1970, 0 if the item was put there
-    by hand; `sale`: the generation with which the sale began; `swept`: the sale before which nothing is left; `batch`:
-    the last one written; `terms`: the item's own, in JSON; `removed`: there is no such item any more; `now_ms`: the
-    server's clock when it was read.
+    `last_entry`: number of the last entry, in µs since 1970 or one more than the one before, also if that was of an
+    earlier sale, and `last_tag`, its tag, "" if this sale has none; `generation`: since when no order has been lost,
+    in ms since 1970, 0 if the item was put there by hand; `sale`: the generation with which the sale began; `swept`:
+    the sale before which nothing is left; `batch`: the last one written; `terms`: the item's own, in JSON; `removed`:
+    there is no such item any more; `now_ms`: the server's clock when it was read.
     """
 
     sku: str
@@ -430,9 +430,9 @@ async def begin_generation(call: Call, sku: str, after: int) -> None:
 
 
 async def begin_sale(call: Call, sku: str) -> None:
-    """Begin a sale: earlier sales of the item no longer count. See `sweep`."""
+    """Begin a sale: earlier sales of the item no longer count, but no number is used again. See `sweep`."""
     await call.run(
-        "UPDATE seckill_items SET sale = generation, held = 0, lucky = 0, last_entry = 0, last_tag = '', batch = NULL, "
+        "UPDATE seckill_items SET sale = generation, held = 0, lucky = 0, last_tag = '', batch = NULL, "
         "layout = %s WHERE sku = %s",
         (LAYOUT, sku),
     )

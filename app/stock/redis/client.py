@@ -1,5 +1,6 @@
 """Calls to Redis or Valkey, each with a deadline and our own errors. Only this file and `connect` import redis."""
 
+import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -155,9 +156,27 @@ class RedisClient:
         async with self._call(timeout_s):
             yield self._redis
 
+    async def times(self, timeout_s: float | None) -> dict[str, Any]:
+        """Ask each server for its time: of a Cluster, those that answer; by the names of `server_of`."""
+
+        async def ask(server: Any) -> Any:
+            async with self._call(timeout_s):
+                return await server.execute_command("TIME")
+
+        if not self.clustered:
+            return {"": await ask(self._redis)}
+        servers = await self._primaries(timeout_s)
+        said = await asyncio.gather(*map(ask, servers), return_exceptions=True)
+        return {server.name: time for server, time in zip(servers, said, strict=True) if isinstance(time, tuple)}
+
+    def server_of(self, key: str) -> str:
+        """Name the Cluster's server that has a key, as far as is known."""
+        found = self._redis.nodes_manager.slots_cache.get(self._redis.keyslot(key))
+        return found[0].name if found else ""
+
     async def scan(self, pattern: str, page: int) -> AsyncIterator[str]:
         """Yield the keys that match, some more than once. Each page of keys is a call with its own deadline."""
-        for node in self._redis.get_primaries() if self.clustered else [None]:
+        for node in await self._primaries() if self.clustered else [None]:
             of_node = {"target_nodes": node} if node else {}
             cursor: Any = 0
             while True:
@@ -169,6 +188,11 @@ class RedisClient:
                     yield key
                 if not cursor:
                     break
+
+    async def _primaries(self, timeout_s: float | None = None) -> list[Any]:
+        async with self._call(timeout_s):
+            await self._redis.initialize()  # before its first command a client knows none
+        return list(self._redis.get_primaries())
 
     async def close(self) -> None:
         """Close all connections."""

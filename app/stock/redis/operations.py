@@ -426,10 +426,13 @@ class RedisOperations(StockStore):
         return found
 
     @override
-    async def now_ms(self, *, timeout_s: float | None = None) -> int:
-        async with self._readers.commands(timeout_s) as redis:
-            seconds, us = await redis.time()
-        return int(seconds) * 1000 + int(us) // 1000
+    async def clocks_ms(self, *, timeout_s: float | None = None) -> dict[str, int]:
+        said = await self._readers.times(timeout_s)
+        return {server: int(seconds) * 1000 + int(us) // 1000 for server, (seconds, us) in said.items()}
+
+    @override
+    def server_of(self, sku: str) -> str:
+        return self._sale.server_of(keys_of(sku).fence) if self._clustered else ""
 
     @override
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:

@@ -69,8 +69,12 @@ if (fence.held or "0") ~= "0" then was.held, is.held = tonumber(fence.held), ton
 note(was, is)
 if request.new_sale then
   -- Not DEL: to free some million orders takes seconds, and blocks the server.
-  redis.call("UNLINK", key.buyers, key.settled, key.orders, key.refused, key.refused_before, key.records, key.due,
+  redis.call("UNLINK", key.buyers, key.settled, key.refused, key.refused_before, key.records, key.due,
     key.payments, key.holders, KEYS[14])
+  -- An empty stream keeps its last id: no number is used again, also if the clock was set back.
+  local last = redis.pcall("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
+  if last.err or last[1] then redis.call("UNLINK", key.orders) end
+  if last[1] then redis.call("XADD", key.orders, "MAXLEN", 0, last[1][1], "sale", "over") end
   redis.call("HDEL", key.fence, "batch", "first", "last", "tag", "held", "changes")
   fence.batch = nil
 end

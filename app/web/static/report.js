@@ -20,17 +20,20 @@ export function midnight(days = 0, now = new Date()) {
   return `${date}T00:00:00${minutes < 0 ? "-" : "+"}${pad(minutes / 60)}:${pad(minutes % 60)}`;
 }
 
-/** Read the report again and again, at a distance that leaves the service its time; `show(report)` gets each. */
+/**
+ * Read the report again and again, at a distance that leaves the service its time; `show(report)` gets each. A
+ * page that gave up asks again soon: the service is still at it, and makes it once.
+ */
 export function follow(query, show) {
   async function look() {
-    const began = performance.now();
+    let began = performance.now();
     if (!document.hidden) {
       try {
         const answer = await fetch(`/report${query()}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
         if (answer.status === 401) return toTheDoor();
         if (answer.ok) show(await answer.json());
       } catch {
-        // it is tried again
+        began = performance.now();
       }
     }
     setTimeout(look, Math.max(LEAST_MS, REST * (performance.now() - began)));

@@ -38,7 +38,8 @@ class Renewer:
     TTL costs nothing. `on_event` hears "renewed", "retried", "lost" or "abandoned" (the owner ended), for metrics.
 
     For threads it runs on a thread of its own (see `portal`). If a loop hangs, its tasks lose their locks a TTL later.
-    Other threads and signal handlers may drop a lease at any moment: there is no mutex, as a dict's methods are atomic.
+    Other threads, signal handlers and finalizers may drop a lease at any moment: there is no mutex, as a dict's methods
+    are atomic. A list of its items is not: that makes tuples, and so may begin a garbage collection half-way.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Renewer:
         """
         until = self._clock() + _HAND_BACK_S
         self._closed = True
-        for lease in [lease for lease, job in list(self._jobs.items()) if not job.ending]:
+        for lease in [lease for lease, job in self._jobs.copy().items() if not job.ending]:
             self.drop(lease)
         if self._timer is not None:
             self._timer.cancel()
@@ -167,7 +168,7 @@ class Renewer:
         if self._paused_until > now:
             self._timer = self._loop.call_later(min(_RETRY_S, self._paused_until - now), self._look)
             return
-        due = [(lease, job) for lease, job in list(self._jobs.items()) if job.due <= now]
+        due = [(lease, job) for lease, job in self._jobs.copy().items() if job.due <= now]
         # Leases that are held come before those that are given back.
         for lease, job in sorted(due, key=lambda entry: (entry[1].ending, entry[0].deadline)):
             # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.

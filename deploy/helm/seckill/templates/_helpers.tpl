@@ -89,6 +89,15 @@ seccompProfile:
 {{- if lt (float64 $delay) (float64 (add $detected 1)) }}
 {{- fail (printf "settings.SECKILL_DRAIN_DELAY_S is %v: it must be %d or more, as an instance that leaves gets new connections for up to %d s" $delay (add $detected 1) $detected) }}
 {{- end }}
+{{- if and (or (empty .Values.lock.url) (empty .Values.store.url)) (not (or .Values.existingSecret $settings.SECKILL_SECRETS_DIR)) }}
+{{- fail "lock.url or store.url is empty: then existingSecret, or the files of settings.SECKILL_SECRETS_DIR, must have it" }}
+{{- end }}
+{{- if and .Values.service.externalTrafficPolicy (eq .Values.service.type "ClusterIP") }}
+{{- fail "service.externalTrafficPolicy is of NodePort and LoadBalancer, and service.type is ClusterIP" }}
+{{- end }}
+{{- if and .Values.service.loadBalancerClass (ne .Values.service.type "LoadBalancer") }}
+{{- fail (printf "service.loadBalancerClass is of a LoadBalancer, and service.type is %s" .Values.service.type) }}
+{{- end }}
 {{- $several := or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled }}
 {{- if and $several (hasPrefix "local:" .Values.lock.url) }}
 {{- fail "lock.url is local://, which keeps only the threads of one process apart: say replicas=1, or use a lock that instances share" }}
