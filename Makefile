@@ -52,7 +52,9 @@ SHORT ?=
 SLOW = $(if $(SHORT),slow and not exhaustive,slow or exhaustive)
 # Each worker, and each command and instance of the tests, would compile all modules anew: a third of their time.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --durations 10
+# By the order of the folders, not by the number of tests: those of units, of which a file takes seconds, come last, and no
+# worker is alone with a long file at the end.
+PYTEST = $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations 10
 
 test: $(VENV)/.dev
 	@$(PYTEST) -m "not slow and not exhaustive" $(ARGS)
@@ -90,7 +92,7 @@ screenshots: $(VENV)/.dev
 	@$(BIN)/python docs/screenshots.py
 
 lock: $(VENV)/.dev
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra postgres --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --no-emit-package fencelock --upgrade -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --group build --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --upgrade -o build.lock
 

@@ -43,7 +43,7 @@ def warnings(promised: Guarantees, settings: Settings) -> list[str]:
     if not promised.elects:
         found.append(
             f"the lock {name_of(lock)} keeps no record of the last orders: if the store loses some while "
-            "no instance runs, nobody notices (etcd's locks and redis+fair keep one)"
+            "no instance runs, nobody notices (all locks that have elections keep one)"
         )
     if _servers(lock) & _servers(store):
         found.append("the lock and the store are on one server: what sets the one back sets both back")

@@ -39,7 +39,7 @@ def read(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement
 
 
 def each(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement | None]:
-    """Read a list as `read` does; None for a line that moves no payment, so that its reader may rest between any two."""
+    """Read a list as `read` does; None for a line that moves no payment, so that one may rest between any two."""
     if json_lines:
         for number, line in enumerate(lines, 1):
             yield _movement(_object(line, number), number, _minor) if line.strip() else None

@@ -11,6 +11,7 @@ from typing import Self
 from fencelock import portal
 from lab.servers.etcd import EtcdCluster, EtcdMember
 from lab.servers.mariadb import MariaDB
+from lab.servers.postgres import Postgres
 from lab.servers.process import Process
 from lab.servers.valkey import Valkey
 from lab.servers.zookeeper import ZooKeeper
@@ -43,6 +44,10 @@ class LockServers:
             case "zookeeper":
                 zookeeper = ZooKeeper()
                 self.processes, self.ports = [zookeeper], [zookeeper.port]
+            case "postgres":
+                postgres = Postgres()
+                self.processes, self.ports = [postgres], [postgres.port]
+                self._login, self._path = f"{postgres.user}:{postgres.password}@", f"/{postgres.database}"
             case "mysql":
                 mariadb = MariaDB()
                 self.processes, self.ports = [mariadb], [mariadb.port]
@@ -108,7 +113,17 @@ def _calls(server: Process) -> int:
         return _number(r"zk_packets_received\s+(\d+)", server.ask("mntr"))
     if isinstance(server, MariaDB):
         return portal.run(_questions(server.url))
+    if isinstance(server, Postgres):
+        return _transactions(server)
     return 0
+
+
+def _transactions(server: Postgres) -> int:
+    import psycopg
+
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        found = connection.execute("SELECT sum(xact_commit)::bigint FROM pg_stat_database").fetchone()
+    return int(found[0]) if found else 0
 
 
 def _number(pattern: str, text: str) -> int:

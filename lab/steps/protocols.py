@@ -277,6 +277,50 @@ def _statement(text: str) -> str:
     return verb
 
 
+# -- PostgreSQL --------------------------------------------------------------------------------------------------------
+
+_BEGINS: Final = "SET TRANSACTION "  # four statements with which each call of the locks begins
+_TLS: Final = 80877103
+
+
+class Pg(Protocol):
+    """PostgreSQL's protocol, of simple queries. A query is named by its first statement; its answer ends when another
+    one may be asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = self._asks_for_tls = False
+        self._asks = ""
+
+    def _size(self, data: bytes, *, up: bool) -> int:
+        if not up and self._asks_for_tls:
+            return min(1, len(data))
+        at = 1 if not up or self._began else 0  # the first message has no type
+        return at + int.from_bytes(data[at : at + 4], "big") if len(data) >= at + 4 else 0
+
+    def _request(self, raw: bytes) -> str:
+        if not self._began:
+            self._asks_for_tls = int.from_bytes(raw[4:8], "big") == _TLS
+            self._began = not self._asks_for_tls
+        elif raw[:1] == b"Q":
+            text = raw[5:-1].decode(errors="replace").strip()
+            plain = text.startswith(_BEGINS)
+            self._asks = _statement(text.split("; ", 4)[-1]).strip("),;") if plain else _statement(text)
+            self._asks = "" if text == "SELECT 1" else self._asks
+            return self._asks
+        return ""
+
+    def _answer(self, raw: bytes) -> str:
+        if self._asks_for_tls:
+            self._asks_for_tls = False
+            return ""
+        if raw[:1] == b"A":
+            return "message"
+        said = self._asks if raw[:1] == b"Z" else ""
+        self._asks = "" if said else self._asks
+        return said
+
+
 # -- webhooks ----------------------------------------------------------------------------------------------------------
 
 

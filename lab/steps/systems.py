@@ -11,10 +11,11 @@ from typing import Any, Final
 from fencelock.redis.lock import OWNER
 from lab.servers.etcd import EtcdMember
 from lab.servers.mariadb import MariaDB
+from lab.servers.postgres import Postgres
 from lab.servers.process import Process
 from lab.servers.valkey import Valkey, ask
 from lab.servers.zookeeper import ZooKeeper
-from lab.steps.protocols import Grpc, Jute, MySql, Protocol, Resp
+from lab.steps.protocols import Grpc, Jute, MySql, Pg, Protocol, Resp
 from lab.steps.wire import Wire
 
 ACTOR: Final = "the-actor"  # its name in the queues
@@ -345,12 +346,46 @@ class MySqlLocks(System):
             return list(cursor.fetchall())
 
 
+class PostgresLocks(System):
+    """A PostgreSQL for locks."""
+
+    protocol = Pg
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.servers = [Postgres(durable=True)]
+
+    def url(self, ports: Sequence[int]) -> str:
+        """See `System`."""
+        url: str = self.servers[0].url_by(ports[0])
+        return url
+
+    async def end_leases(self, wire: Wire, name: str) -> bool:
+        """See `System`."""
+        past = "UPDATE fencelock_contenders SET expires_at = clock_timestamp() - interval '1 s'"
+        mine = "WHERE name = %s AND owner LIKE %s AND expires_at > clock_timestamp() RETURNING 1"
+        return bool(await asyncio.to_thread(self._ask, f"{past} {mine}", name.encode(), f"%{ACTOR}%"))
+
+    async def left(self, wire: Wire, name: str) -> list[str]:
+        """See `System`."""
+        sql = "SELECT owner FROM fencelock_contenders WHERE name = %s AND expires_at > clock_timestamp()"
+        return [str(owner) for (owner,) in await asyncio.to_thread(self._ask, sql, name.encode())]
+
+    def _ask(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
+        import psycopg
+
+        with psycopg.connect(self.servers[0].url, autocommit=True) as connection:
+            return connection.execute(sql.encode(), arguments).fetchall()
+
+
 def lock_system(name: str) -> System:
     """Return the servers of a lock."""
     if name.startswith("etcd"):
         return Etcd(name)
     if name == "zookeeper":
         return Zk(name)
+    if name == "postgres":
+        return PostgresLocks(name)
     if name.startswith("mysql"):
         return MySqlLocks(name)
     return Redis(name)

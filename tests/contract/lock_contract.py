@@ -532,7 +532,7 @@ class LockContract(TaskContract):
     ) -> None:
         """The next waiter has the lock, with a higher token; the holder is told by its next renewal."""
         if not self.guarantees.forces_release:
-            with pytest.raises(LockError, match="can't force a release: only etcd and redis can"):
+            with pytest.raises(LockError, match="can't force a release: only etcd, redis and postgres can"):
                 brief_backend.force_release(name)
             return
         grant = brief_lock.acquire()

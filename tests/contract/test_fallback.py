@@ -9,7 +9,7 @@ import pytest
 from app.locks.fallback import FallbackBackend
 from fencelock import Cancel, Grant, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable, Scope
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.redis.lock import RedisBackend
+from fencelock.redis.backend import RedisBackend
 from lab.servers import EtcdMember, Valkey
 from tests.contract.lock_contract import InThread
 from tests.harness.forked import Forked

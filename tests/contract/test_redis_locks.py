@@ -31,8 +31,8 @@ from fencelock.errors import ConfigurationError
 from fencelock.redis import client as redis_client
 from fencelock.redis import lock as redis_lock
 from fencelock.redis import redlock
+from fencelock.redis.backend import RedisBackend
 from fencelock.redis.fair import RedisFairBackend, RedisFairConnection
-from fencelock.redis.lock import RedisBackend
 from fencelock.redis.redlock import RedlockBackend
 from fencelock.url import LockUrl
 from lab.servers import Valkey

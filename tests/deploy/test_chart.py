@@ -266,6 +266,7 @@ def test_only_buyers_doors_are_open(case: str) -> None:
     [
         ("etcd://a,b:2380", "redis+sentinel://u:p%40@a,b:26380/m/0?password=x:1", {2379, 2380, 6379, 26379, 26380}),
         ("zookeeper://a/x", "mysql://u:p@db/shop", {2181, 3306}),
+        ("postgres://u:p@db/locks?sslmode=require", "mysql://u:p@db/shop", {5432, 3306}),
         ("mysql+for-update://u:p@db:3307/s", "mariadb://u:p@[::1]/s", {3306, 3307}),
     ],
 )
@@ -312,10 +313,10 @@ def test_every_variable_is_a_setting_with_a_possible_value(case: str) -> None:
 
 def test_what_a_cluster_wants_of_pods_and_services_is_passed_on(tmp_path: Path) -> None:
     """Affinity, environment, volumes and the balancer's policy; a variable that the chart sets stays the chart's."""
-    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    affinity: Object = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     env = [{"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"}, {"name": "SECKILL_PORT", "value": "1"}]
     mount = {"name": "ca", "mountPath": "/ca"}
-    values = {
+    values: Object = {
         "pod": {"affinity": affinity, "env": env, "volumes": [{"name": "ca", "emptyDir": {}}], "volumeMounts": [mount]},
         "service": {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "loadBalancerClass": "example.com/l4"},
     }
@@ -333,6 +334,20 @@ def test_what_a_cluster_wants_of_pods_and_services_is_passed_on(tmp_path: Path) 
     buyers, operator = (one["spec"] for one in of_kind(objects, "Service"))
     assert {key: buyers[key] for key in values["service"]} == values["service"]
     assert operator["type"] == "ClusterIP"
+
+
+def test_an_alert_leads_to_a_page() -> None:
+    """With the address of the pages an alert has a link that can be clicked; without one it names the page."""
+    where = "monitoring.enabled=true,monitoring.documentation=https://docs.example/seckill/"
+    for given, expected in (
+        (where, "runbook_url: https://docs.example/seckill/docs/operations.html#while-it-runs"),
+        ("monitoring.enabled=true", "runbook: docs/operations.md#while-it-runs"),
+    ):
+        [rules] = of_kind(template("--set", given), "PrometheusRule")
+        texts = [rule["annotations"] for rule in rules["spec"]["groups"][0]["rules"]]
+        name, _, link = expected.partition(": ")
+        assert link in [text.get(name) for text in texts]
+        assert all(name in text for text in texts)
 
 
 def test_a_trial_fits_a_cluster_of_four_processors() -> None:

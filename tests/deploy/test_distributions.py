@@ -16,8 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # What a user of the package may want; what only a checkout needs is in dependency groups, which no wheel has.
 EXTRAS = {
-    "seckill": {"alipay", "buyers", "mysql", "stripe", "traces", "zookeeper"},
-    "fencelock": {"etcd", "fence", "mysql", "redis", "zookeeper"},
+    "seckill": {"alipay", "buyers", "mysql", "postgres", "stripe", "traces", "zookeeper"},
+    "fencelock": {"etcd", "fence", "mysql", "postgres", "redis", "zookeeper"},
 }
 NAMES = tuple(EXTRAS)
 

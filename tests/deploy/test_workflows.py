@@ -168,6 +168,13 @@ def test_a_prerelease_is_never_the_latest(tmp_path: Path, tag: str, kind: str) -
     assert f" {kind} " in called
 
 
+def test_the_sdist_is_of_a_clean_checkout() -> None:
+    """Nothing is written into the checkout before the distributions are built, as the sdist has all that is there."""
+    runs = [step.get("run", "") for step in WORKFLOWS["release"]["jobs"]["build"]["steps"]]
+    built = runs.index(".ci/distributions dist")
+    assert not re.search(r">|mkdir|make |pip ", "\n".join(runs[:built]))
+
+
 def test_only_the_locks_go_to_the_index() -> None:
     """One job may speak for the repository at PyPI, in its own environment, and gives it fencelock's folder alone."""
     release = WORKFLOWS["release"]["jobs"]

@@ -7,10 +7,10 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -28,12 +28,14 @@ from fencelock.election import AsyncLeadership
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
 from tests.harness.receiver import SECRET
-from tests.harness.shop import TOKEN, Counter, Instance, buy, settings
+from tests.harness.shop import TOKEN, Counter, Instance, Reached, ThreadedInstance, buy, settings
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
 TTL_S = 2
 EVERY_S = 1.0  # findings are shown for three times as long
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}
+
+One = TypeVar("One", bound=Reached)
 
 
 @pytest.fixture
@@ -47,20 +49,20 @@ def metric(text: str, name: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def audit_of(instance: Instance) -> dict[str, Any]:
+def audit_of(instance: Reached) -> dict[str, Any]:
     """Return an instance's view of the last audit; it is empty while there is none."""
     status, body = instance.get("/stock")
     return (body["audit"] or {}) if status == 200 else {}
 
 
-def auditors(instances: list[Instance]) -> list[Instance]:
+def auditors(instances: Sequence[One]) -> list[One]:
     return [one for one in instances if metric(str(one.get("/metrics")[1]), "seckill_auditor") == 1]
 
 
-def the_auditor(instances: list[Instance]) -> Instance:
+def the_auditor(instances: Sequence[One]) -> One:
     """Wait until all instances report that the auditor has looked, and return the one that leads."""
 
-    def found() -> Instance | None:
+    def found() -> One | None:
         leading = auditors(instances)
         if not leading:
             return None
@@ -73,7 +75,7 @@ def the_auditor(instances: list[Instance]) -> Instance:
     return one
 
 
-@pytest.mark.parametrize("end", ["kill -9", "SIGTERM"])
+@pytest.mark.parametrize("end", ["kill -9", "a stop"])
 def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, end: str) -> None:
     """All instances show the auditor's findings; when it dies, another one, and only one, takes over."""
     # A process that ends resigns; a killed process leads for another TTL.
@@ -83,7 +85,8 @@ def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: s
         "lock_prefix": prefix,
     }
     with ExitStack() as stack:
-        running = [stack.enter_context(Instance(etcd.endpoint, valkey.url, **others)) for _ in range(3)]
+        kind = Instance if end == "kill -9" else ThreadedInstance
+        running: list[Any] = [stack.enter_context(kind(etcd.endpoint, valkey.url, **others)) for _ in range(3)]
         answer = httpx.put(f"{running[0].url}/stock", json={"stock": 10}, headers=ADMIN)
         assert answer.status_code == 200
         first = the_auditor(running)
@@ -99,10 +102,7 @@ def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: s
         assert metric(counted[first], 'seckill_audits_total{result="consistent"}') > 0
         assert metric(counted[first], 'seckill_lucky_units{sku="default"}') == 1
         assert [one for one, text in counted.items() if "seckill_stock_units{" in text] == [first]
-        if end == "kill -9":
-            first.kill()
-        else:
-            first.terminate()
+        (first.kill if end == "kill -9" else first.stop)()
         left = [one for one in running if one is not first]
         second = the_auditor(left)
         assert second is not first
@@ -365,10 +365,10 @@ def test_one_that_can_not_look_gives_the_office_up(etcd: EtcdMember, valkey: Val
             "lock_prefix": prefix,
         }
         cut_off = f"redis://127.0.0.1:{proxy.port}"
-        with Instance(etcd.endpoint, cut_off, **others) as one:
+        with ThreadedInstance(etcd.endpoint, cut_off, **others) as one:
             httpx.put(f"{one.url}/stock", json={"stock": 10}, headers=ADMIN)
             assert the_auditor([one]) is one
-            with Instance(etcd.endpoint, valkey.url, **others) as another:
+            with ThreadedInstance(etcd.endpoint, valkey.url, **others) as another:
                 proxy.cut()
                 eventually(lambda: audit_of(another).get("auditor") == str(another.port), "another one looks")
 
@@ -421,11 +421,11 @@ async def test_an_away_store_is_no_verdict(audited: Audited) -> None:
 
 @pytest.mark.parametrize("why", ["no elections", "no interval"])
 def test_there_may_be_no_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, why: str) -> None:
-    """Redis' locks have no elections, and an interval of 0 turns the auditor off; the stock's answer says so."""
+    """A local lock has no elections, and an interval of 0 turns the auditor off; the stock's answer says so."""
     others: dict[str, Any] = {"audit_interval_s": 0}
     if why == "no elections":
-        others = {"lock": valkey.url, "audit_interval_s": EVERY_S}
-    with Instance(etcd.endpoint, valkey.url, lock_prefix=prefix, **others) as instance:
+        others = {"lock": "local://", "audit_interval_s": EVERY_S}
+    with ThreadedInstance(etcd.endpoint, valkey.url, lock_prefix=prefix, **others) as instance:
         assert httpx.put(f"{instance.url}/stock", json={"stock": 10}, headers=ADMIN).status_code == 200
         assert httpx.post(f"{instance.url}/stock/reduce").headers["x-seckill-outcome"] == "sold"
         assert instance.get("/stock")[1]["audit"] is None

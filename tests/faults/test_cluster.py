@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from lab.servers.process import free_port
+from tests.harness.command import seckill
 from tests.harness.servers import namespaces, optional_server
 
 
@@ -28,6 +29,6 @@ def test_hosts_go_and_come_and_are_replaced() -> None:
 
 def test_wrong_options_are_named() -> None:
     """A wrong option is named before anything is started."""
-    done = subprocess.run([sys.executable, "-m", "app", "cluster", "--ports", "8080"], capture_output=True, text=True)
+    done = seckill("cluster", "--ports", "8080")
     assert done.returncode == 2
     assert "--ports" in done.stderr

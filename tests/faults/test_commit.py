@@ -5,10 +5,9 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from typing import Any
 
-import httpx
 import pytest
 import redis.asyncio
 
@@ -23,7 +22,7 @@ from app.stock.redis.store import RedisStockStore
 from app.telemetry.observer import Observer
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
-from tests.harness.shop import Instance, buy, client, shop
+from tests.harness.shop import buy, client, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
 
@@ -172,41 +171,6 @@ async def test_a_short_outage_is_only_a_delay() -> None:
                 victim.resume()
                 assert counted(await buying) == {"sold": 10}
             assert (await one.audit("default")).violations == []
-
-
-async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A commit is applied, its answer lost, its instance killed: another instance gives the same key its order."""
-    params, headers = {"buyer": BUYER}, {"Idempotency-Key": "k", "Accept": "application/json"}
-    with ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(valkey.port))
-        others: dict[str, Any] = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
-        first = stack.enter_context(Instance(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", **others))
-        second = stack.enter_context(Instance(etcd.endpoint, valkey.url, **others))
-        async with shop(etcd.endpoint, valkey.url) as one, httpx.AsyncClient(timeout=60) as http:
-            await one.set_stock("default", 10)
-            await http.post(f"{first.url}/stock/reduce")
-            proxy.lose_answer_to(COMMIT)
-            asking = asyncio.create_task(http.post(f"{first.url}/stock/reduce", params=params, headers=headers))
-            assert await asyncio.to_thread(proxy.struck.wait, 15)
-            assert not asking.done()
-            # The path stays cut, so that the instance can't find out the outcome by asking again.
-            await asyncio.to_thread(first.kill)
-            with pytest.raises(httpx.TransportError):
-                await asking
-            # There is an order that no buyer has heard of.
-            (written,) = [order for order in await one.orders("default") if order.buyer == BUYER]
-            for _ in range(2):
-                answer = await http.post(f"{second.url}/stock/reduce", params=params, headers=headers)
-                assert answer.status_code == 200
-                assert answer.json() == {
-                    "outcome": "sold",
-                    "quantity": 1,
-                    "order": str(written.id),
-                    "replayed": True,
-                    "instance": str(second.port),
-                }
-            audit = await one.audit("default")
-            assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (8, 2, 2, [])
 
 
 async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:

@@ -15,6 +15,7 @@ from lab.torture.judge import judge
 from lab.torture.judge_service import recovery_s
 from lab.torture.nemesis import NAMES
 from lab.torture.stand import STAND
+from tests.harness.command import seckill
 from tests.harness.torture import QUICK, broken, torture
 from tests.harness.waiting import eventually
 
@@ -95,7 +96,7 @@ def test_instances_are_upgraded_in_mid_sale(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_named(tmp_path: Path, options: list[str], said: str) -> None:
     """A wrong option is named before anything is started."""
-    done = torture(tmp_path, *options)
+    done = seckill("torture", "--report", str(tmp_path), *options)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
@@ -104,7 +105,7 @@ def test_wrong_options_are_named(tmp_path: Path, options: list[str], said: str) 
 @pytest.mark.parametrize(("option", "names"), [("--nemesis", NAMES), ("--with-bug", tuple(BUGS))])
 def test_faults_and_bugs_are_listed(option: str, names: tuple[str, ...]) -> None:
     """Each fault and bug is listed with its effect."""
-    done = torture(Path(), option, "help")
+    done = seckill("torture", option, "help")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(names)
 

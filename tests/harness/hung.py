@@ -5,6 +5,8 @@ without a reader. With "log" it never hangs; but its standard error is such a pi
 never hangs; but it has patience with listeners who read nothing.
 """
 
+import fcntl
+import mmap
 import os
 import sys
 import time
@@ -37,6 +39,7 @@ def main() -> None:
 
     worker.decide_part = decide  # type: ignore[attr-defined]
     if how == "log":
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, mmap.PAGESIZE)
         os.dup2(pipe, 2)
     if how == "listeners":
         sse._SEND_S = 600  # type: ignore[misc]

@@ -4,19 +4,22 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
 from app.main import create_app
 from app.orders import Answer, Purchase
+from app.server import prepare
 from app.settings import PREFIX, Settings
 from app.wiring import Sale, open_sale
 from lab.servers.process import Process, free_port
+from tests.harness.waiting import WITHIN_S, eventually
 
 TOKEN = "open-sesame"
 
@@ -74,25 +77,12 @@ async def client(etcd: str, store: str, /, **others: Any) -> AsyncIterator[httpx
             yield http
 
 
-class Instance(Process):
-    """An instance of the service: `seckill serve` on a free port; `under`: a program that runs it, if any."""
+class Reached:
+    """The address of an instance, on a free port."""
 
-    def __init__(
-        self, etcd: str, store: str, /, *, wait_ready: bool = True, under: Sequence[str] = (), **others: Any
-    ) -> None:
+    def __init__(self) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        variables = {"LOCK": lock_url(etcd), "STORE": store, "ADMIN_TOKEN": TOKEN, "INSTANCE": str(self.port)}
-        variables |= {name.upper(): str(value) for name, value in others.items()}
-        argv = [*under, sys.executable, "-m", "app", "serve", "--port", str(self.port)]
-        path = "/readyz" if wait_ready else "/healthz"
-        super().__init__(
-            "instance",
-            lambda _: argv,
-            env=os.environ | {PREFIX + name: value for name, value in variables.items()},
-            ready=lambda: self.get(path)[0] == 200,
-            ready_within_s=90,
-        )
 
     def get(self, path: str) -> tuple[int, Any]:
         """GET a path; return status and body, or status 0 without an answer."""
@@ -104,6 +94,56 @@ class Instance(Process):
                 return error.code, _body(error.read())
         except OSError as error:
             return 0, str(error)
+
+
+class ThreadedInstance(Reached):
+    """An instance in a thread of this process: a process costs a second of CPU, which most tests need not spend."""
+
+    def __init__(self, etcd: str, store: str, /, **others: Any) -> None:
+        super().__init__()
+        values = {"port": self.port, "instance": str(self.port)} | others
+        self._server, listeners = prepare(settings(etcd, store, **values))
+        self._thread = threading.Thread(target=self._server.run, args=(listeners,), name="instance")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            eventually(lambda: self.get("/readyz")[0] == 200 or not self._thread.is_alive(), "it is ready")
+            assert self._thread.is_alive(), "it did not start: see its log"
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End as at SIGTERM."""
+        self._server.should_exit = True
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive(), "it has not ended"
+
+
+class Instance(Reached, Process):
+    """An instance of the service: `seckill serve` on a free port; `under`: a program that runs it, if any."""
+
+    def __init__(
+        self, etcd: str, store: str, /, *, wait_ready: bool = True, under: Sequence[str] = (), **others: Any
+    ) -> None:
+        Reached.__init__(self)
+        variables = {"LOCK": lock_url(etcd), "STORE": store, "ADMIN_TOKEN": TOKEN, "INSTANCE": str(self.port)}
+        variables |= {name.upper(): str(value) for name, value in others.items()}
+        argv = [*under, sys.executable, "-m", "app", "serve", "--port", str(self.port)]
+        path = "/readyz" if wait_ready else "/healthz"
+        Process.__init__(
+            self,
+            "instance",
+            lambda _: argv,
+            env=os.environ | {PREFIX + name: value for name, value in variables.items()},
+            ready=lambda: self.get(path)[0] == 200,
+            ready_within_s=90,
+        )
 
 
 def _body(text: bytes) -> Any:

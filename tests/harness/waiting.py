@@ -10,7 +10,11 @@ Value = TypeVar("Value")
 
 WITHIN_S = 15.0  # the longest time for an event on a busy machine
 _POLLED_S = 60.0  # on one that is much slower than that: a poll loses nothing by being patient
-_PAUSE_S = 0.01
+
+
+def _pause_s(waited_s: float) -> float:
+    """Return a longer pause the longer it takes: a look may cost requests, and takes the CPU from what it waits for."""
+    return min(0.05, 0.01 + waited_s / 20)
 
 
 def eventually(look: Callable[..., Value], what: str = "the condition", within_s: float = _POLLED_S) -> Value:
@@ -18,11 +22,12 @@ def eventually(look: Callable[..., Value], what: str = "the condition", within_s
 
     It is called with nothing. `...`: a lambda in a loop has its variables as defaults, which mypy refuses for `[]`.
     """
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
     while not (value := look()):
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > within_s:
             raise AssertionError(f"{what}: not within {within_s} s, last seen: {value!r}")
-        time.sleep(_PAUSE_S)
+        time.sleep(_pause_s(waited_s))
     return value
 
 
@@ -35,7 +40,7 @@ async def eventually_async(
     despite: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:
     """Do the same in a task, for any function. `until` accepts an answer; errors in `despite` are retried."""
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
     while True:
         try:
             value = look()
@@ -45,6 +50,7 @@ async def eventually_async(
                 return value
         except despite as error:
             value = error
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > within_s:
             raise AssertionError(f"{what}: not within {within_s} s, last seen: {value!r}")
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(_pause_s(waited_s))

@@ -16,7 +16,7 @@ from app.errors import ConfigurationError
 from app.main import create_app
 from lab.servers import EtcdMember, Valkey
 from tests.harness.clients import BUYERS
-from tests.harness.shop import Instance, client, settings
+from tests.harness.shop import ThreadedInstance, client, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.integration.conftest import OPERATOR, OpenClient
 from tests.integration.test_web import is_problem
@@ -46,7 +46,7 @@ def asked(port: int, head: bytes) -> bytes:
 
 def test_every_real_client_gets_the_same_answer(etcd: EtcdMember, valkey: Valkey) -> None:
     """Each client's request head, sent word for word over a socket, buys a unit, on a connection that is kept alive."""
-    with Instance(etcd.endpoint, valkey.url) as instance:
+    with ThreadedInstance(etcd.endpoint, valkey.url) as instance:
         change = {"stock": len(BUYERS)}
         httpx.put(f"{instance.url}/stock?sku=phone", json=change, headers=OPERATOR).raise_for_status()
         told = {}

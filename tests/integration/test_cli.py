@@ -32,7 +32,7 @@ from lab.servers import EtcdMember, Valkey, mariadb_binary
 from lab.servers.process import Process, free_port, port_is_free
 from tests.harness.command import seckill
 from tests.harness.servers import etcdctl, optional
-from tests.harness.shop import Instance, lock_url
+from tests.harness.shop import Instance, ThreadedInstance, lock_url
 from tests.harness.strangers import STRANGERS, strict_json
 from tests.harness.waiting import eventually
 
@@ -91,7 +91,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
 ) -> None:
     """Without a "yes" nothing is changed. The orders can be exported in two forms, to a file that is never partial."""
     seckill("stock", "set", "9", env=env)
-    with Instance(etcd.endpoint, valkey.url) as instance:
+    with ThreadedInstance(etcd.endpoint, valkey.url) as instance:
         for buyer in ("ann", "b%2Cob", "c%22id"):
             instance.get(f"/stock/reduce?buyer={buyer}")
     done = seckill("stock", "set", "5", "--new-sale", env=env)
@@ -239,7 +239,7 @@ def test_one_file_for_the_sale(env: dict[str, str], etcd: EtcdMember, valkey: Va
     assert (found["watch"][0], found["watch"][2]["hold_s"], found["watch"][2]["limit_per_buyer"]) == (5, 60, 2)
     assert (found["phone"][0], found["phone"][2]["price"], found["phone"][2]["currency"]) == (10, 49_995, "EUR")
     assert json.loads(seckill("log", "--json", env=env).stdout)[0]["by"] == "olga"
-    with Instance(etcd.endpoint, valkey.url) as instance:
+    with ThreadedInstance(etcd.endpoint, valkey.url) as instance:
         instance.get("/stock/reduce?sku=watch&buyer=ann&quantity=2")
     done = seckill(*load, env=env)  # units that are sold are among those of the file
     assert (done.returncode, "Nothing to change" in done.stdout) == (0, True), done.stdout
@@ -513,6 +513,7 @@ def demo(
     return done, json.loads(report.read_text())
 
 
+@pytest.mark.slow
 def test_the_demo_with_payments(tmp_path: Path) -> None:
     """Some don't pay, their units are sold to others, and the journal knows where each unit and each payment went."""
     done, report = demo(tmp_path, "--pay", "50", "--buyers", "40", "--stock", "10")

@@ -14,7 +14,7 @@ import pytest
 from lab.servers import EtcdMember, Valkey
 from tests.harness.command import seckill
 from tests.harness.servers import optional_tool
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import TOKEN, ThreadedInstance
 
 # Each starts an instance, and fetches what makes the client; a compiler on a busy machine takes its time.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -25,11 +25,11 @@ SAID += ["urn:seckill:unknown-item"]
 
 
 @pytest.fixture
-def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
+def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[ThreadedInstance]:
     """Start an instance that sells 5 units at 4.99 EUR."""
     env = {"SECKILL_LOCK": f"etcd://{etcd.endpoint.partition('://')[2]}", "SECKILL_STORE": valkey.url}
     assert seckill("stock", "set", "5", "--new-sale", "--yes", "--price", "4.99EUR", env=env).returncode == 0
-    with Instance(etcd.endpoint, valkey.url) as one:
+    with ThreadedInstance(etcd.endpoint, valkey.url) as one:
         yield one
 
 
@@ -47,12 +47,12 @@ def documented(language: str, url: str) -> list[list[str]]:
     return [line.replace("http://localhost:8080", url).split() for line in block[1].splitlines()]
 
 
-def is_sold_and_given_back(instance: Instance) -> bool:
+def is_sold_and_given_back(instance: ThreadedInstance) -> bool:
     stock = httpx.get(f"{instance.url}/stock").json()
     return (stock["stock"], stock["held"], stock["lucky"]) == (5, 0, 0)
 
 
-def test_a_client_in_python(instance: Instance, tmp_path: Path) -> None:
+def test_a_client_in_python(instance: ThreadedInstance, tmp_path: Path) -> None:
     """It is made without a warning, passes mypy's strict checks, and works."""
     uv = optional_tool("uv", "pip install uv")
     run(uv, "venv", "--quiet", "--python", sys.executable, "env", at=tmp_path)
@@ -78,7 +78,7 @@ def test_a_client_in_python(instance: Instance, tmp_path: Path) -> None:
     assert is_sold_and_given_back(instance)
 
 
-def test_a_client_in_typescript(instance: Instance, tmp_path: Path) -> None:
+def test_a_client_in_typescript(instance: ThreadedInstance, tmp_path: Path) -> None:
     """It passes TypeScript's strict checks, and works."""
     npm, node = (optional_tool(name, "https://nodejs.org") for name in ("npm", "node"))
     for name in ("package.json", "package-lock.json", "flow.ts"):

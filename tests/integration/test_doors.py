@@ -16,7 +16,7 @@ import pytest
 import standardwebhooks
 
 from lab.servers import EtcdMember, Valkey
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import TOKEN, ThreadedInstance
 from tests.harness.waiting import eventually_async
 
 SECRET = "whsec_" + base64.b64encode(b"a provider's secret of 32 bytes.").decode()
@@ -41,7 +41,7 @@ async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncCli
 
 @asynccontextmanager
 async def running(etcd: EtcdMember, store: Valkey, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
-    with Instance(etcd.endpoint, store.url, **SETTINGS, **others) as instance:
+    with ThreadedInstance(etcd.endpoint, store.url, **SETTINGS, **others) as instance:
         # A connection each: one that lay idle for too long would be closed as it is used again.
         each = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60, limits=each) as found:

@@ -17,7 +17,7 @@ from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.receiver import receiver
 from tests.harness.servers import optional
-from tests.harness.shop import TOKEN, Instance, settings
+from tests.harness.shop import TOKEN, ThreadedInstance, settings
 from tests.harness.waiting import eventually_async
 
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, valkey: Valkey) -> Iterator[str]:
 
 @asynccontextmanager
 async def running(etcd: EtcdMember, store: str, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
-    with Instance(etcd.endpoint, store, **SETTINGS, **others) as instance:
+    with ThreadedInstance(etcd.endpoint, store, **SETTINGS, **others) as instance:
         # A connection each: one that lay idle for too long would be closed as it is used again.
         each = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60, limits=each) as http:
@@ -127,7 +127,7 @@ async def test_who_may_pull(etcd: EtcdMember, valkey: Valkey) -> None:
     async with running(etcd, valkey.url) as http:
         given = [{}, {"Authorization": "Bearer wrong-token"}, SHOP, OPERATOR]
         assert [(await http.get("/events", headers=one)).status_code for one in given] == [401, 401, 200, 200]
-    with Instance(etcd.endpoint, valkey.url, audit_interval_s=0, admin_token="") as instance:
+    with ThreadedInstance(etcd.endpoint, valkey.url, audit_interval_s=0, admin_token="") as instance:
         async with httpx.AsyncClient(base_url=instance.url, trust_env=False) as http:
             assert (await http.get("/events", headers=SHOP)).status_code == 403
 

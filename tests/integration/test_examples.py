@@ -16,7 +16,7 @@ from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.harness.command import seckill
 from tests.harness.servers import optional
-from tests.harness.shop import Instance
+from tests.harness.shop import ThreadedInstance
 
 pytestmark = pytest.mark.slow  # each starts an instance
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -44,11 +44,11 @@ def program(name: str, language: str) -> str:
 
 
 @pytest.fixture
-def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
+def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[ThreadedInstance]:
     """Start an instance that sells from a stock of 5."""
     env = {"SECKILL_LOCK": f"etcd://{etcd.endpoint.partition('://')[2]}", "SECKILL_STORE": valkey.url}
     assert seckill("stock", "set", "5", "--new-sale", "--yes", env=env).returncode == 0
-    with Instance(etcd.endpoint, valkey.url) as one:
+    with ThreadedInstance(etcd.endpoint, valkey.url) as one:
         yield one
 
 
@@ -61,7 +61,7 @@ def running(client: list[str], *urls: str) -> Iterator["subprocess.Popen[str]"]:
             buying.kill()
 
 
-def test_it_buys_one_and_prints_the_order(client: list[str], instance: Instance) -> None:
+def test_it_buys_one_and_prints_the_order(client: list[str], instance: ThreadedInstance) -> None:
     """The client buys one unit, and the order that it prints exists."""
     with running(client, instance.url) as buying:
         printed, complaints = buying.communicate(timeout=60)
@@ -72,7 +72,7 @@ def test_it_buys_one_and_prints_the_order(client: list[str], instance: Instance)
     assert (status, order["quantity"]) == (200, 1)
 
 
-def test_a_lost_answer_does_not_buy_twice(client: list[str], instance: Instance) -> None:
+def test_a_lost_answer_does_not_buy_twice(client: list[str], instance: ThreadedInstance) -> None:
     """The unit was sold and the answer lost: the client retries with the same key, and gets the first order."""
     with Proxy(instance.port) as path:
         path.lose_answer_to(b"POST /stock/reduce")
@@ -94,7 +94,7 @@ def test_it_waits_as_long_as_a_503_says(client: list[str], etcd: EtcdMember, val
     assert seckill("stock", "set", "5", "--new-sale", "--yes", env=env).returncode == 0
     with (
         Proxy(valkey.port) as path,
-        Instance(
+        ThreadedInstance(
             etcd.endpoint,
             valkey.url.replace(str(valkey.port), str(path.port)),
             purchase_timeout_ms=500,
@@ -114,7 +114,7 @@ def test_it_waits_as_long_as_a_503_says(client: list[str], etcd: EtcdMember, val
         assert (status, level["stock"], level["lucky"]) == (200, 4, 1)
 
 
-def test_it_gives_up_where_asking_again_does_not_help(client: list[str], instance: Instance) -> None:
+def test_it_gives_up_where_asking_again_does_not_help(client: list[str], instance: ThreadedInstance) -> None:
     """A wrong address is reported at once, with an exit status other than 0."""
     with running(client, f"{instance.url}/nowhere") as buying:
         _, complaints = buying.communicate(timeout=60)
@@ -123,7 +123,7 @@ def test_it_gives_up_where_asking_again_does_not_help(client: list[str], instanc
     assert "refused" in complaints
 
 
-def test_it_goes_on_at_another_instance(client: list[str], instance: Instance) -> None:
+def test_it_goes_on_at_another_instance(client: list[str], instance: ThreadedInstance) -> None:
     """At an address without a server nothing is bought; the next of the client's URLs sells."""
     with running(client, f"http://127.0.0.1:{free_port()}", instance.url) as buying:
         printed, complaints = buying.communicate(timeout=60)

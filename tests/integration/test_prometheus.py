@@ -14,7 +14,7 @@ from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
 from tests.harness.monitoring import ALERTS, CONFIG, DASHBOARD, Prometheus, expressions, generate, panels, used
 from tests.harness.receiver import SECRET
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import TOKEN, ThreadedInstance
 from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -30,13 +30,13 @@ QUIET = {
 
 
 @pytest.fixture
-def instances(etcd: EtcdMember, valkey: Valkey) -> Iterator[list[Instance]]:
+def instances(etcd: EtcdMember, valkey: Valkey) -> Iterator[list[ThreadedInstance]]:
     """Start two instances that sell; one of them soon becomes the auditor, and has a lease to renew."""
     others: dict[str, Any] = {"lock_ttl_s": 10, "audit_interval_s": 0.2, "webhook_secret": SECRET}
     others |= {"webhook_url": f"http://127.0.0.1:{free_port()}/events"}  # where nobody is
     with (
-        Instance(etcd.endpoint, valkey.url, **others) as one,
-        Instance(etcd.endpoint, valkey.url, **others) as another,
+        ThreadedInstance(etcd.endpoint, valkey.url, **others) as one,
+        ThreadedInstance(etcd.endpoint, valkey.url, **others) as another,
     ):
         operator = {"Authorization": f"Bearer {TOKEN}"}
         assert httpx.put(f"{one.url}/stock", json={"stock": 100_000}, headers=operator).status_code == 200
@@ -44,7 +44,7 @@ def instances(etcd: EtcdMember, valkey: Valkey) -> Iterator[list[Instance]]:
 
 
 @pytest.fixture
-def prometheus(etcd: EtcdMember, instances: list[Instance]) -> Iterator[Prometheus]:
+def prometheus(etcd: EtcdMember, instances: list[ThreadedInstance]) -> Iterator[Prometheus]:
     targets = {
         "seckill": [instance.url.removeprefix("http://") for instance in instances],
         "etcd": [etcd.endpoint.removeprefix("http://")],
@@ -60,7 +60,7 @@ def as_grafana_asks(expression: str) -> str:
     return expression.replace("$__rate_interval", f"{4 * slowest_s}s").replace("$instance", ".+").replace("$sku", ".+")
 
 
-def test_every_panel_and_every_alert_works(instances: list[Instance], prometheus: Prometheus) -> None:
+def test_every_panel_and_every_alert_works(instances: list[ThreadedInstance], prometheus: Prometheus) -> None:
     """While something is sold each panel has data, each rule is evaluated, each metric exists."""
 
     def shows(expression: str) -> bool:
@@ -94,7 +94,7 @@ def test_every_panel_and_every_alert_works(instances: list[Instance], prometheus
             assert prometheus.ask(f"label/{found[2]}/values", **{"match[]": found[1]}), variable["name"]
 
 
-def test_the_numbers_are_those_of_the_sale(instances: list[Instance], prometheus: Prometheus) -> None:
+def test_the_numbers_are_those_of_the_sale(instances: list[ThreadedInstance], prometheus: Prometheus) -> None:
     """Purchases, units sold and units left match the sale, one instance is the auditor, each has its name."""
     for instance in instances:
         for _ in range(3):
@@ -116,7 +116,7 @@ def test_the_numbers_are_those_of_the_sale(instances: list[Instance], prometheus
     assert names == {str(instance.port): instance.url.removeprefix("http://") for instance in instances}
 
 
-def test_an_instance_counts_what_the_guide_says(instances: list[Instance]) -> None:
+def test_an_instance_counts_what_the_guide_says(instances: list[ThreadedInstance]) -> None:
     """The table in docs/metrics.md is generated from an example; a real instance that sends events has the same."""
 
     def counted() -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 from lab.servers import EtcdMember, Valkey
 from tests.harness.command import seckill
 from tests.harness.servers import optional_server
-from tests.harness.shop import Instance, lock_url
+from tests.harness.shop import ThreadedInstance, lock_url
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -23,7 +23,7 @@ def test_the_first_commands(etcd: EtcdMember, valkey: Valkey, name: str) -> None
     )[0]
     where = {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
     seckill("stock", "set", "5", env=where)
-    with Instance(etcd.endpoint, valkey.url, rehearsal=True) as instance:
+    with ThreadedInstance(etcd.endpoint, valkey.url, rehearsal=True) as instance:
         argv = ["bash", "-euc", commands.replace("localhost:8080", f"127.0.0.1:{instance.port}")]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         assert '"outcome":"confirmed"' in done.stdout, done.stderr

@@ -20,7 +20,7 @@ from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness import command
 from tests.harness.receiver import SECRET, Receiver, receiver
 from tests.harness.servers import optional
-from tests.harness.shop import TOKEN, Counter, Instance, lock_url, settings
+from tests.harness.shop import TOKEN, Counter, Instance, ThreadedInstance, lock_url, settings
 from tests.harness.waiting import eventually_async
 
 
@@ -270,7 +270,7 @@ async def test_the_control_room_knows_receivers(
     given: dict[str, Any] = {"webhook_url": f"{shop_end.url} {erp.url}#name=erp", "webhook_secret": SECRET}
     given |= {"webhook_retry_s": 600}
     operator = {"Authorization": f"Bearer {TOKEN}"}
-    with Instance(etcd.endpoint, valkey.url, audit_interval_s=0, **given) as instance:
+    with ThreadedInstance(etcd.endpoint, valkey.url, audit_interval_s=0, **given) as instance:
         async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60, headers=operator) as http:
             await http.put("/stock", json={"stock": 9})
             await http.post("/holds", json={"buyer": "ann"})

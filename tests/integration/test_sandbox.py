@@ -13,7 +13,7 @@ from lab.demo.provider import ProviderProcess
 from lab.demo.sandbox import DAYS
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import TOKEN, ThreadedInstance
 from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.slow  # starts an instance and a provider, and waits for the end of a hold
@@ -40,20 +40,21 @@ ANSWERS = {
 
 
 @pytest.fixture
-def till(etcd: EtcdMember, valkey: Valkey) -> Iterator[tuple[Instance, ProviderProcess]]:
+def till(etcd: EtcdMember, valkey: Valkey) -> Iterator[tuple[ThreadedInstance, ProviderProcess]]:
     provider = ProviderProcess(port=free_port())
     variables: dict[str, Any] = {name.lower(): value for name, value in provider.variables.items()}
+    variables |= {"grace_s": 0.5, "audit_interval_s": 1}
     with ExitStack() as running:
-        shop = running.enter_context(Instance(etcd.endpoint, valkey.url, grace_s=0.5, audit_interval_s=1, **variables))
+        shop = running.enter_context(ThreadedInstance(etcd.endpoint, valkey.url, **variables))
         running.enter_context(provider.of([shop.url]))
         yield shop, provider
 
 
-def terms(shop: Instance, **change: Any) -> None:
+def terms(shop: ThreadedInstance, **change: Any) -> None:
     httpx.put(f"{shop.url}/stock", json=change, headers=OPERATOR, timeout=30).raise_for_status()
 
 
-def test_each_button_once(till: tuple[Instance, ProviderProcess]) -> None:
+def test_each_button_once(till: tuple[ThreadedInstance, ProviderProcess]) -> None:
     """The page has a button for each day; what it does is answered as expected, and no unit and no cent is lost."""
     shop, provider = till
     terms(shop, stock=STOCK, new_sale=True, forget_orders="all", price=PRICE, currency="CNY", hold_s=600)
@@ -104,7 +105,7 @@ def test_each_button_once(till: tuple[Instance, ProviderProcess]) -> None:
     assert (stock["stock"], stock["held"], stock["lucky"]) == (STOCK - len(DAYS), states.count("held"), 11)
 
 
-def test_it_plays_no_day_that_there_is_not(till: tuple[Instance, ProviderProcess]) -> None:
+def test_it_plays_no_day_that_there_is_not(till: tuple[ThreadedInstance, ProviderProcess]) -> None:
     """An unknown hold or day is refused, and nothing is played."""
     _, provider = till
     assert httpx.post(f"{provider.url}/sandbox/play", data={"hold": "none", "day": "pay"}).status_code == 404

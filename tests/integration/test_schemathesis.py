@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.servers import EtcdMember, Valkey
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import TOKEN, ThreadedInstance
 
 # These never end, have effects after their answer, or read a file.
 LEFT_OUT = r"^/(stock/live|stock/list/live|control/live|control/rush|control/pause|orders/reconcile)$"
@@ -19,7 +19,7 @@ NOT_ASKED = "positive_data_acceptance"
 @pytest.mark.parametrize("seed", [*(pytest.param(one, marks=pytest.mark.exhaustive) for one in (1, 101)), 20261122])
 def test_nothing_is_found(etcd: EtcdMember, valkey: Valkey, tmp_path: Path, seed: int) -> None:
     """There is no 5xx, no undocumented answer, and no accepted invalid request, with or without rights."""
-    with Instance(etcd.endpoint, valkey.url) as instance:
+    with ThreadedInstance(etcd.endpoint, valkey.url) as instance:
         argv = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{instance.url}/openapi.json"]
         argv += ["--phases", "examples,coverage,fuzzing,stateful", "--seed", str(seed), "--max-examples", "20"]
         argv += [

@@ -22,7 +22,7 @@ from lab.servers.process import Process, free_port
 from lab.torture.proxy import Proxy
 from tests.harness.command import seckill
 from tests.harness.receiver import SECRET
-from tests.harness.shop import TOKEN, Instance, lock_url
+from tests.harness.shop import TOKEN, ThreadedInstance, lock_url
 from tests.harness.waiting import eventually
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop.py"
@@ -41,7 +41,7 @@ class Stage:
         given: dict[str, Any] = {"payments_secret": self.provider.variables["PAYMENTS_SECRET"]}
         given |= {"holds_from": "shop", "shop_token": SHOP_TOKEN, "grace_s": 0.2, "audit_interval_s": 1}
         given |= {"webhook_url": f"http://127.0.0.1:{port}/events", "webhook_secret": SECRET, "webhook_retry_s": 0.1}
-        self.instance = Instance(etcd, store, **given)
+        self.instance = ThreadedInstance(etcd, store, **given)
         self.leading = {"SECKILL_LOCK": lock_url(etcd), "SECKILL_STORE": store}
         self.path = Proxy(self.instance.port)
         self.url = f"http://127.0.0.1:{port}"

@@ -11,6 +11,7 @@ from fencelock import (
     AsyncElection,
     AsyncLeadership,
     AsyncLocks,
+    AsyncOnce,
     AsyncSession,
     Contender,
     DistributedLock,
@@ -19,17 +20,23 @@ from fencelock import (
     Leader,
     Leadership,
     LockBackend,
+    Once,
     Session,
+    Start,
     aio,
     connect,
     fence,
     kit,
+    testing,
 )
 
 
 def for_threads() -> None:
     locks = assert_type(connect("etcd://127.0.0.1:2379", ttl_s=5), LockBackend)
     connect("etcd://127.0.0.1:2379", ttl=5)  # type: ignore[call-arg]
+    connect("etcd://127.0.0.1:2379", instrument=("prometheus", "structlog"), raise_on_lost_release=False)
+    connect("etcd://127.0.0.1:2379", raise_on_lost_release="no")  # type: ignore[arg-type]
+    assert_type(testing.MemoryLocks(ttl_s=5).server.steal("/x", for_s=2), int)
     with assert_type(locks.lock("/x"), DistributedLock).holding(wait_s=1, hold_max_s=5, owner="me") as grant:
         assert_type(grant, Grant).ensure_held()
     locks.lock("/x", ttl_s=5).acquire(wait=1)  # type: ignore[call-arg]
@@ -50,6 +57,35 @@ def for_threads() -> None:
     leadership.proclam("me")  # type: ignore[attr-defined]
     election.leader().value  # type: ignore[union-attr]  # noqa: B018
 
+    with assert_type(locks.once("/o", every_s=60), Once) as start:
+        assert_type(start, Start | None)
+    start.token  # type: ignore[union-attr]  # noqa: B018
+    locks.once("/o", every=60)  # type: ignore[call-arg]
+    assert_type(locks.once("/o", slot="a")(report)(1, of="it"), str | None)
+    locks.once("/o", slot="a")(report)("1")  # type: ignore[call-arg, arg-type]
+
+    with locks.leading("/p", "me") as term:
+        assert_type(assert_type(term, Leadership).trusted_s, float)
+    assert_type(locks.leading("/p")(lead)(1), str)
+    locks.leading("/p")(lead)()  # type: ignore[call-arg]
+    locks.leading("/p")(report)  # type: ignore[arg-type]
+
+
+def report(number: int, *, of: str) -> str:
+    return of * number
+
+
+def lead(term: Leadership, number: int) -> str:
+    return f"{term.token}: {number}"
+
+
+async def report_as_task(number: int) -> str:
+    return str(number)
+
+
+async def lead_as_task(term: AsyncLeadership, number: int) -> str:
+    return f"{term.token}: {number}"
+
 
 async def for_tasks() -> None:
     locks = assert_type(aio.connect("etcd://127.0.0.1:2379"), AsyncLocks)
@@ -66,6 +102,14 @@ async def for_tasks() -> None:
         assert_type(leader, Leader | None)
     assert_type(await election.candidates(), list[Contender])
     leadership.proclam("me")  # type: ignore[attr-defined]
+
+    async with assert_type(locks.once("/o", slot="a"), AsyncOnce) as start, locks.leading("/p") as term:
+        assert_type(start, Start | None)
+        assert_type(term, AsyncLeadership)
+    assert_type(await locks.once("/o", slot="a")(report_as_task)(1), str | None)
+    locks.once("/o", slot="a")(report)  # type: ignore[arg-type]
+    assert_type(await locks.leading("/p")(lead_as_task)(1), str)
+    await locks.leading("/p")(lead_as_task)("1")  # type: ignore[arg-type]
     with locks.lock("/x"):  # type: ignore[attr-defined]
         pass
 

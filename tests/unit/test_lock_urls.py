@@ -131,6 +131,7 @@ URLS = {
     "redis-fair": "redis+fair://127.0.0.1:1/0",
     "redlock": "redlock://:secret@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
     "zookeeper": "zookeeper://shop:secret@127.0.0.1:1,127.0.0.1:2/folder",
+    "postgres": "postgres://shop:secret@127.0.0.1:1/shop",
     "mysql-row": "mysql+row://shop:secret@127.0.0.1:1/shop",
     "mysql-for-update": "mysql+for-update://shop:secret@127.0.0.1:1/shop",
     "file": "file:///var/lock/jobs",
@@ -162,6 +163,7 @@ def test_a_url_opens_the_lock_that_it_names(name: str) -> None:
         ("rediss+fair", "redis-fair"),
         ("unix+fair", "redis-fair"),
         ("redlocks", "redlock"),
+        ("postgresql", "postgres"),
     ],
 )
 def test_there_are_other_ways_to_the_same_server(scheme: str, name: str) -> None:
@@ -191,6 +193,8 @@ def test_an_unknown_lock_is_refused_with_those_that_there_are(scheme: str) -> No
         "etcds://h?cert_file=/c.pem",
         "redlock://a,b",
         "zookeeper://h?colour=red",
+        "postgres://h/db?colour=red",
+        "postgres://h:port/db?sslmode=0=1",
         "mysql+row://h/db",
         "mysql+row://u:p@h/db?colour=red",
         "file://",
@@ -229,7 +233,7 @@ def imported_by(module: str) -> set[str]:
 
 
 # The third-party packages that each kind of lock needs.
-CLIENTS = {"grpc", "redis", "asyncmy", "sqlalchemy"}
+CLIENTS = {"grpc", "redis", "asyncmy", "sqlalchemy", "psycopg"}
 
 
 @pytest.mark.parametrize(
@@ -239,6 +243,7 @@ CLIENTS = {"grpc", "redis", "asyncmy", "sqlalchemy"}
         ("fencelock.redis.redlock", {"redis"}),
         ("fencelock.etcd.backend", {"grpc"}),
         ("fencelock.zookeeper.lock", set()),
+        ("fencelock.postgres.backend", {"psycopg"}),
         ("fencelock.mysql.row", {"asyncmy", "sqlalchemy"}),
         ("fencelock.local", set()),
         ("fencelock", set()),
@@ -255,7 +260,9 @@ def test_a_lock_imports_no_other_locks_client(module: str, needed: set[str]) -> 
 # -- the options of all locks ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["local://", "etcd://h", "redis://h", "zookeeper://h", "mysql+row://u:p@h/d"])
+@pytest.mark.parametrize(
+    "url", ["local://", "etcd://h", "redis://h", "zookeeper://h", "postgres://h/d", "mysql+row://u:p@h/d"]
+)
 @pytest.mark.parametrize(
     "options",
     [

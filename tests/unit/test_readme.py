@@ -45,12 +45,12 @@ def test_the_files_that_are_named_exist() -> None:
 
 
 def test_the_tests_that_are_named_exist() -> None:
-    """Each test that a page names as evidence exists."""
+    """Each test that a page names as evidence exists; one that it defines itself, as an example, is there."""
     files = list((ROOT / "tests").rglob("*.py"))
     defined = {file.stem for file in files} | {
         name for file in files for name in re.findall(r"def (test_\w+)\(", file.read_text())
     }
-    assert {name for page in PAGES for name in re.findall(r"\btest_\w+", page.read_text())} <= defined
+    assert {name for page in PAGES for name in re.findall(r"(?<!def )\btest_\w+", page.read_text())} <= defined
 
 
 @pytest.mark.parametrize(

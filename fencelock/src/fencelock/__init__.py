@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     )
     from .grant import Grant
     from .hook import Hook
+    from .leading import AsyncLeading, Leading
     from .lock import AsyncLock, DistributedLock
+    from .once import AsyncOnce, Once, Start
     from .registry import connect, name_of, register
     from .session import AsyncSession, Session
     from .waiting import Cancel
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncElection",
     "AsyncLeadership",
+    "AsyncLeading",
     "AsyncLock",
     "AsyncLocks",
+    "AsyncOnce",
     "AsyncSession",
     "Cancel",
     "ConfigurationError",
@@ -55,6 +59,7 @@ __all__ = [
     "Hook",
     "Leader",
     "Leadership",
+    "Leading",
     "LockBackend",
     "LockCancelled",
     "LockError",
@@ -63,8 +68,10 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "NoLock",
+    "Once",
     "Scope",
     "Session",
+    "Start",
     "connect",
     "name_of",
     "now",
@@ -83,7 +90,9 @@ _MODULES: Final = {
     ),
     ".grant": ("Grant",),
     ".hook": ("Hook",),
+    ".leading": ("AsyncLeading", "Leading"),
     ".lock": ("AsyncLock", "DistributedLock"),
+    ".once": ("AsyncOnce", "Once", "Start"),
     ".registry": ("connect", "name_of", "register"),
     ".session": ("AsyncSession", "Session"),
     ".waiting": ("Cancel",),

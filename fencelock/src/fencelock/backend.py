@@ -15,7 +15,9 @@ from .election import AsyncElection, Ballot, Election
 from .errors import LockError
 from .grant import Grant
 from .hook import Hook
+from .leading import AsyncLeading, Leading
 from .lock import AsyncLock, DistributedLock, checked_name, interruptible
+from .once import AsyncOnce, Once
 from .session import AsyncSession, Session
 from .url import LockUrl
 from .waiting import Wait, seconds
@@ -165,6 +167,34 @@ class LockBackend(ABC):
         """Return the election of that name. Raises `LockError` where there are none."""
         return Election(self.aio.election(name))
 
+    def once(
+        self, name: str, *, every_s: float | None = None, slot: str | None = None, wait_s: float | None = 0
+    ) -> Once:
+        """Return a block, or a decorator, whose body is started once at most for each slot in the whole cluster.
+
+        A slot is `every_s` seconds (1 or more) of the hosts' clocks, counted from midnight of UTC where these divide a
+        day; or `slot` names it, with up to 255 characters: "2026-11-28" for a day of local time, "schema-7" for good
+        (the last 500 of such names are remembered). It is written down, beyond all leases, before the body starts:
+        so it is not started again when clocks differ, or a run takes longer, or fails, or dies with its process. The
+        body gets a `Start`, or None where it is not to run; then the `reason` is logged. While an earlier slot's run
+        goes on, a slot is waited for `wait_s` seconds (0; None: as long as it takes), and then left out.
+
+        What is started is forgotten by a server that loses what it was told: Redis without `appendfsync always`, or
+        after a failover. Raises `LockUnavailable` when the outcome of the writing is unknown: it is not started here,
+        and counts as started if the word has arrived. Raises `LockError` where there are no elections, and
+        `ValueError`.
+        """
+        return Once(self.aio.once(name, every_s=every_s, slot=slot, wait_s=wait_s))
+
+    def leading(self, name: str, value: str = "") -> Leading:
+        """Return a block, or a decorator, whose body runs on one instance at a time: that which leads in an election.
+
+        `value`: what it proclaims. The body gets its `Leadership`, whose `trusted_s` says for how long it is certain.
+        A block raises `LockLost` when its term was lost; a decorated function that raises it gets the next term.
+        Raises `LockUnavailable`, and `LockError` where there are no elections.
+        """
+        return Leading(self.aio.leading(name, value))
+
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Session:
         """Begin a session, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
 
@@ -275,6 +305,16 @@ class AsyncLocks:
         if not self.guarantees.elects:
             raise LockError(f"{self.name} has no elections")
         return AsyncElection(lambda: self.backend.ballot(name))
+
+    def once(
+        self, name: str, *, every_s: float | None = None, slot: str | None = None, wait_s: float | None = 0
+    ) -> AsyncOnce:
+        """Start a body once at most for each slot in the whole cluster: see `LockBackend.once`."""
+        return AsyncOnce(self.election(name), name, every_s, slot, wait_s)
+
+    def leading(self, name: str, value: str = "") -> AsyncLeading:
+        """Run a body on one instance at a time: see `LockBackend.leading`. Its task is cancelled with its term."""
+        return AsyncLeading(self.election(name), name, value)
 
     @asynccontextmanager
     async def session(

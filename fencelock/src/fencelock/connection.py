@@ -3,15 +3,16 @@
 import asyncio
 import math
 import socket
-import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
+from . import clock
 from .contender import Contender
 from .errors import ConfigurationError, LockError, LockUnavailable
 from .grant import Grant
-from .hook import Hook, told
+from .hook import Hook, Hooks, told
 from .lease import Lease
 from .renewer import Renewer
 from .waiting import Wait, Waiters, Wake, insisted, seconds
@@ -25,7 +26,9 @@ class Options(TypedDict, total=False):
 
     `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most. `renew_ratio`: a lease is renewed each
     time this part of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: who we are
-    in the queue (the host's name). `hook`: told what happens.
+    in the queue (the host's name). `hook`: told what happens. `instrument`: "prometheus", "opentelemetry",
+    "structlog", or several of them, are told, too; each needs the extra of its name. `raise_on_lost_release`: a release
+    of a lock that was lost raises `LockLost` (True); False: it is only logged.
     """
 
     ttl_s: float
@@ -33,28 +36,51 @@ class Options(TypedDict, total=False):
     timeout_s: float
     instance: str
     hook: Hook
+    instrument: str | Sequence[str]
+    raise_on_lost_release: bool
 
 
 class Terms:
-    """The options of a backend, checked. `name`: of the lock system, for people. Raises `ConfigurationError`."""
+    """The options of a backend, checked. `name`: of the lock system, for people. Raises `ConfigurationError`.
+
+    `clock`: what its leases and waits count on.
+    """
 
     def __init__(self, name: str, options: Options) -> None:
         for unknown in options.keys() - Options.__annotations__.keys():
             raise ConfigurationError(f"{name} has no option {unknown}; all have {', '.join(Options.__annotations__)}")
         self.name = name
+        self.clock = clock.now
         self.ttl_s = _seconds("ttl_s", options.get("ttl_s", 5.0))
         self.timeout_s = _seconds("timeout_s", options.get("timeout_s", 2.0))
         self.renew_ratio = options.get("renew_ratio", 1 / 3)
         if not isinstance(self.renew_ratio, (int, float)) or not 0 < self.renew_ratio < 1:
             raise ConfigurationError(f"renew_ratio must be between 0 and 1, not {self.renew_ratio!r}")
         self.instance = options.get("instance") or socket.gethostname()
+        self.raise_on_lost_release = options.get("raise_on_lost_release", True)
+        if not isinstance(self.raise_on_lost_release, bool):
+            raise ConfigurationError(f"raise_on_lost_release must be True or False, not {self.raise_on_lost_release!r}")
+        self._instruments: Sequence[Hook] = ()
+        if names := options.get("instrument"):
+            from .instruments import instruments
+
+            self._instruments = instruments(names, name)
         self.hook = options.get("hook") or Hook()
+
+    @property
+    def hook(self) -> Hook:
+        """What hears of all locks: the program's hook, and the instruments."""
+        return self._hook
+
+    @hook.setter
+    def hook(self, hook: Hook) -> None:
+        self._hook = Hooks([hook, *self._instruments]) if self._instruments else hook
 
     def tell_of(self, name: str, grant: Grant, waited_s: float) -> None:
         """Have the hook hear of a grant, and of its loss."""
         hook = self.hook
         told(hook.granted, name, grant.token, waited_s)
-        if type(hook).lost is not Hook.lost:
+        if isinstance(hook, Hooks) or type(hook).lost is not Hook.lost:
             grant.on_lost(lambda: hook.lost(name, grant.token, grant.lease.reason))
 
 
@@ -88,6 +114,7 @@ class Connection(ABC):
         self.renewer = Renewer(
             loop,
             ratio=terms.renew_ratio,
+            clock=terms.clock,
             on_event=lambda event: told(terms.hook.renewal, event),
             calls_max=self.calls_max,
         )
@@ -112,7 +139,7 @@ class Connection(ABC):
 
     async def force_release(self, name: str) -> Contender | None:
         """Take a lock from its holder, and return that contender; None if nobody has it."""
-        raise LockError(f"{self.terms.name} can't force a release: only etcd and redis can")
+        raise LockError(f"{self.terms.name} can't force a release: only etcd, redis and postgres can")
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
         """Get the lock: see `Attempt.until_granted`."""
@@ -192,7 +219,8 @@ class Attempt(ABC, Generic[AConnection]):
                 raise
 
     async def _until_granted(self, wait: Wait) -> Grant:
-        away_since, woken, again = 0.0, False, False
+        away_since: float | None = None
+        woken, again, now = False, False, self.connection.terms.clock
         while True:
             self.connection.ensure_open()
             if wait.called_off:
@@ -205,7 +233,7 @@ class Attempt(ABC, Generic[AConnection]):
                     found = await self.take(wait)
                 else:
                     found = await self._take_in_turn(wait)
-                away_since, self.answered = 0.0, True
+                away_since, self.answered = None, True
                 if isinstance(found, Grant) and found.lease.lost:
                     raise PlaceLost
             except PlaceLost:
@@ -215,8 +243,8 @@ class Attempt(ABC, Generic[AConnection]):
                     continue
                 found = 0.0  # begin anew, at the end of the queue, while time is left
             except LockUnavailable:
-                away_since = away_since or time.monotonic()
-                if not self.answered or time.monotonic() - away_since > self.ttl_s:
+                away_since = now() if away_since is None else away_since
+                if not self.answered or now() - away_since > self.ttl_s:
                     raise
                 found = _AWAY_PAUSE_S
             if isinstance(found, Grant):

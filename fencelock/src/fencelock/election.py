@@ -12,9 +12,10 @@ from .contender import Contender
 from .errors import LockLost, LockUnavailable
 from .grant import Grant
 from .lock import interruptible
-from .waiting import Cancel, Wait, Wake, insisted
+from .waiting import Cancel, Wait, Waiters, Wake, insisted
 
 _AWAY_PAUSE_S: Final = 0.1
+_LOOK_AGAIN_S: Final = 0.5  # where nothing tells of news
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,20 @@ class Ballot(ABC):
     async def candidates(self) -> list[Contender]:
         """Return the leader and the candidates behind it."""
 
-    @abstractmethod
     def lookout(self, wake: Wake) -> Lookout:
-        """Return a `Lookout` that sets `wake` when there may be news."""
+        """Return a `Lookout` that sets `wake` when there may be news: without an override, one that only looks."""
+        return _Looks(self.connection.waiters)
+
+
+class _Looks:
+    def __init__(self, waiters: Waiters) -> None:
+        self._waiters = waiters
+
+    async def pause_s(self) -> float:
+        return _LOOK_AGAIN_S * self._waiters.crowd
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class AsyncLeadership(Grant):
@@ -135,7 +147,8 @@ class AsyncElection:
         longer than a TTL. The leadership belongs to no thread or task: it lasts until `resign`, or until the
         connection or the loop ends.
         """
-        ballot, wait = self.ballot(), Wait(wait_s, cancel)
+        ballot = self.ballot()
+        wait = Wait(wait_s, cancel, clock=ballot.connection.terms.clock)
 
         async def stand() -> AsyncLeadership:
             return AsyncLeadership(ballot, await ballot.stand(value, wait))

@@ -61,6 +61,14 @@ class Leased:
         return self.lease.deadline
 
     @property
+    def trusted_s(self) -> float:
+        """The seconds from now on for which it is certain; 0 when it is lost.
+
+        By our own clock: its TTL, less what has passed since the request of the last renewal was sent.
+        """
+        return self.lease.left_s
+
+    @property
     def lost(self) -> bool:
         """True once it must not be trusted any more."""
         return self.lease.lost

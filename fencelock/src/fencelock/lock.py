@@ -1,6 +1,7 @@
 """The lock that callers see: `AsyncLock` for tasks, and `DistributedLock`, its blocking face for threads."""
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
@@ -8,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
-from . import clock, portal
+from . import portal
 from .connection import Connection, Terms, running_loop
 from .contender import Contender
 from .errors import LockError, LockLost, LockNotHeld, LockTimeout
@@ -17,6 +18,7 @@ from .hook import told
 from .owners import Owned, Owners
 from .waiting import Cancel, Wait, insisted, keep_task, seconds
 
+_log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _LEAVE_S: Final = 1.0  # a cancelled task waits no longer than this for its place in the queue to be given back
@@ -93,24 +95,25 @@ class AsyncLock(Owned):
             return grant
         if hold_max_s is not None:
             seconds("hold_max_s", hold_max_s, zero=True)
-        began, wait = clock.now(), Wait(wait_s, cancel)
+        terms = self._source.terms
+        began, wait = terms.clock(), Wait(wait_s, cancel, clock=terms.clock)
         try:
             grant = await interruptible(self._source.take(self.name, self.ttl_s, wait), wait, self._give_back)
         except BaseException as error:
-            hook = self._source.terms.hook
-            told(hook.not_granted, self.name, error, clock.now() - began)
+            told(terms.hook.not_granted, self.name, error, terms.clock() - began)
             raise
+        granted_at = terms.clock()
         try:
-            self._owners.add(owner, grant)
+            self._owners.add(owner, grant, granted_at)
         except BaseException:
             await self._give_back(grant)
             raise
         if hold_max_s is not None:
             lease = grant.lease
-            lease.renew_until = min(lease.renew_until, clock.now() + hold_max_s - lease.ttl_s)
+            lease.renew_until = min(lease.renew_until, granted_at + hold_max_s - lease.ttl_s)
             if lease.keeper is not None:
                 lease.keeper.keep(lease)
-        self._source.terms.tell_of(self.name, grant, clock.now() - began)
+        terms.tell_of(self.name, grant, granted_at - began)
         return grant
 
     async def _give_back(self, grant: Grant) -> None:
@@ -130,18 +133,20 @@ class AsyncLock(Owned):
 
         Raises `LockNotHeld` for anybody but the owner, and `LockError` in a child whose parent has it. If the lock was
         lost in the meantime the last release raises `LockLost`, after cleaning up: what was done under it may have been
-        done beside another owner.
+        done beside another owner. With the option `raise_on_lost_release=False` that is only logged.
         """
         data = self._owners.leave(_task(owner))
         if data is None:
             return
-        lost = data.grant.lost
+        terms, lost = self._source.terms, data.grant.lost
         try:
             await self._give_back(data.grant)
         finally:
-            told(self._source.terms.hook.released, self.name, data.grant.token, clock.now() - data.since)
-        if lost:
+            told(terms.hook.released, self.name, data.grant.token, terms.clock() - data.since)
+        if lost and terms.raise_on_lost_release:
             data.grant.ensure_held()
+        elif lost:
+            _log.warning("%s was lost before it was released: %s", self.name, data.grant.lease.reason)
 
     @asynccontextmanager
     async def holding(self, *, cancel_on_lost: bool = False, **options: Unpack[Asked]) -> AsyncIterator[Grant]:
@@ -151,7 +156,7 @@ class AsyncLock(Owned):
         """
         owner = options["owner"] = _task(options.get("owner"))
         grant = await self.acquire(**options)
-        guard = _CancelOnLost(grant) if cancel_on_lost else None
+        guard = CancelOnLost(grant) if cancel_on_lost else None
         try:
             yield grant
         except BaseException as error:
@@ -184,7 +189,7 @@ class AsyncLock(Owned):
             await self.release(owner=owner)
 
 
-class _CancelOnLost:
+class CancelOnLost:
     """Cancels the current task when a grant is lost, as `asyncio.timeout` does at its deadline."""
 
     def __init__(self, grant: Grant) -> None:

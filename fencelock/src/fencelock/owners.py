@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from . import clock, fork
+from . import fork
 from .errors import LockError, LockLost, LockNotHeld
 from .grant import Grant
 
@@ -65,8 +65,8 @@ class Owners:
             data.hold_count += 1
             return data.grant
 
-    def add(self, owner: Hashable, grant: Grant) -> None:
-        """Note an owner's first acquire. Raises `LockError` if it has made two at the same time."""
+    def add(self, owner: Hashable, grant: Grant, since: float) -> None:
+        """Note an owner's first acquire, at `since`. Raises `LockError` if it has made two at the same time."""
         grant.lease.owner = owner
         with self._mutex:
             if self._held:
@@ -75,7 +75,7 @@ class Owners:
                     del self._held[gone]
             if owner in self._held:
                 raise LockError(f"{self._name}: owner {owner!r} acquired it twice at the same time")
-            self._held[owner] = LockData(grant, clock.now())
+            self._held[owner] = LockData(grant, since)
 
     def leave(self, owner: Hashable) -> LockData | None:
         """Undo one acquire; if it was the last one, return what to give back. Raises `LockNotHeld`, `LockError`."""

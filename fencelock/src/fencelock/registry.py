@@ -16,15 +16,18 @@ GROUP: Final = "fencelock.locks"  # of entry points, by which distributions from
 CLASSES: Final[dict[str, str | type[LockBackend]]] = {
     "etcd": ".etcd.backend:EtcdBackend",
     "etcd-txn": ".etcd.txn:EtcdTxnBackend",
-    "redis": ".redis.lock:RedisBackend",
+    "redis": ".redis.backend:RedisBackend",
     "redis-fair": ".redis.fair:RedisFairBackend",
     "redlock": ".redis.redlock:RedlockBackend",
     "zookeeper": ".zookeeper.lock:ZooKeeperBackend",
+    "postgres": ".postgres.backend:PostgresBackend",
     "mysql-row": ".mysql.row:MySqlRowBackend",
     "mysql-for-update": ".mysql.for_update:MySqlForUpdateBackend",
     "file": ".file:FileBackend",
     "local": ".local:LocalBackend",
 }
+# Opened by its URL as the others are, and for tests only: no page or demo lists it.
+_FOR_TESTS: Final[dict[str, str | type[LockBackend]]] = {"memory": ".testing:MemoryLocks"}
 # The names of the packages that the locks' clients come in.
 _ETCD: Final = "cslab-etcd3 grpcio"
 _REDIS: Final = "'redis[hiredis]'"
@@ -32,9 +35,16 @@ _MYSQL: Final = "'sqlalchemy[asyncio]' asyncmy cryptography"
 _CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": _REDIS, "hiredis": _REDIS, "kazoo": "kazoo pure-sasl"} | {
     "sqlalchemy": _MYSQL,
     "asyncmy": _MYSQL,
+    "psycopg": "'psycopg[binary]'",
 }
 # Other ways to reach the same server: over TLS, through a socket file.
-_ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock", "zookeepers": "zookeeper"}
+_ALSO: Final = {
+    "etcds": "etcd",
+    "rediss": "redis",
+    "unix": "redis",
+    "redlocks": "redlock",
+    "zookeepers": "zookeeper",
+} | {"postgresql": "postgres"}
 
 
 def register(scheme: str, backend: str | type[LockBackend]) -> None:
@@ -47,7 +57,7 @@ def register(scheme: str, backend: str | type[LockBackend]) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(\+[a-z0-9-]+)?", scheme):
         raise ConfigurationError(f"not the scheme of a lock's URL: {scheme!r}")
     name = scheme.replace("+", "-")
-    if scheme.partition("+")[0] in _ALSO or CLASSES.setdefault(name, backend) != backend:
+    if scheme.partition("+")[0] in _ALSO | _FOR_TESTS or CLASSES.setdefault(name, backend) != backend:
         raise ConfigurationError(f"there is another lock {scheme!r}")
 
 
@@ -61,9 +71,9 @@ def name_of(scheme: str) -> str:
     """Return the short name of the lock with this URL scheme or short name. Raises `ConfigurationError`."""
     base, plus, kind = scheme.partition("+")
     name = _ALSO.get(base, base) + plus.replace("+", "-") + kind
-    if name not in CLASSES:
+    if name not in CLASSES | _FOR_TESTS:
         _register_installed()
-    if name not in CLASSES:
+    if name not in CLASSES | _FOR_TESTS:
         raise ConfigurationError(f"there is no lock {scheme!r}; there are {', '.join(map(scheme_of, CLASSES))}")
     return name
 
@@ -75,7 +85,7 @@ def scheme_of(name: str) -> str:
 
 def backend_class(name: str) -> type[LockBackend]:
     """Return a backend's class by short name or scheme. Raises `ConfigurationError`, also if its client is missing."""
-    known = CLASSES[name_of(name)]
+    known = (CLASSES | _FOR_TESTS)[name_of(name)]
     if not isinstance(known, str):
         return known
     module, _, kind = known.partition(":")
@@ -94,15 +104,17 @@ def connect(url: str, **options: Unpack[Options]) -> LockBackend:
     """Open the lock system that a URL names; the connection is made at first use.
 
     `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
-    `zookeeper://a:2181,b:2181/folder`, `mysql+row://user:password@host/database`, `mysql+for-update://`,
-    `file:///folder`, `local://`;
-    docs/locks.md has them all, and `register` adds to them. The options, which are keywords:
+    `zookeeper://a:2181,b:2181/folder`, `postgres://user:password@host/database`,
+    `mysql+row://user:password@host/database`, `mysql+for-update://`, `file:///folder`, `local://`; docs/locks.md has
+    them all, and `register` adds to them. The options, which are keywords:
 
     - `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most.
     - `renew_ratio`: a lease is renewed each time this part of its TTL has passed (1/3).
     - `timeout_s`: deadline of a call in seconds (2).
     - `instance`: who we are in the queue (the host's name).
     - `hook`: a `Hook`, which is told what happens.
+    - `instrument`: "prometheus", "opentelemetry", "structlog", or several of them, which are told, too.
+    - `raise_on_lost_release`: False: a release of a lock that was lost is logged, and raises no `LockLost` (True).
 
     Raises `ConfigurationError` for a URL or an option that is wrong, or not known.
     """

@@ -58,7 +58,7 @@ class Wait:
         if wait_s is not None:
             seconds("wait_s", wait_s, zero=True)
         self._clock = clock
-        self._deadline = None if wait_s is None else clock() + wait_s
+        self.deadline = math.inf if wait_s is None else clock() + wait_s  # on that clock
         self.wait_s = wait_s
         self.cancel = cancel
         self.wake: Wake | Cancel | None = None  # set when it is called off
@@ -78,7 +78,7 @@ class Wait:
     @property
     def left_s(self) -> float:
         """The seconds left: 0 when it is over, infinite when there is no limit."""
-        return float("inf") if self._deadline is None else max(0.0, self._deadline - self._clock())
+        return max(0.0, self.deadline - self._clock())
 
     def call_s(self, timeout_s: float) -> float:
         """Return a call's timeout: `timeout_s`, but not much longer than the caller still waits."""
@@ -88,7 +88,7 @@ class Wait:
         """Raise `LockCancelled` or `LockTimeout` if the wait for `what` is over."""
         if self.called_off:
             raise LockCancelled(f"the wait for {what} was called off")
-        if self._deadline is not None and self._clock() >= self._deadline:
+        if self._clock() >= self.deadline:
             raise LockTimeout(f"{what} was not free within {self.wait_s:g} s")
 
 

@@ -64,7 +64,7 @@ seccompProfile:
 
 {{/* The TCP ports in the URLs that instances reach, or those of their systems, one a line. */}}
 {{- define "seckill.ports" -}}
-{{- $of := dict "etcd" "2379" "etcds" "2379" "redis" "6379" "rediss" "6379" "redlock" "6379" "redlocks" "6379" "zookeeper" "2181" "zookeepers" "2181" "mysql" "3306" "mariadb" "3306" "http" "80" "https" "443" "stripe" "443" }}
+{{- $of := dict "etcd" "2379" "etcds" "2379" "redis" "6379" "rediss" "6379" "redlock" "6379" "redlocks" "6379" "zookeeper" "2181" "zookeepers" "2181" "postgres" "5432" "postgresql" "5432" "mysql" "3306" "mariadb" "3306" "http" "80" "https" "443" "stripe" "443" }}
 {{- $ports := dict }}
 {{- $urls := regexSplit "\\s+" (.Values.secrets.SECKILL_WEBHOOK_URL | default "" | toString | trim) -1 }}
 {{- range concat (list .Values.lock.url .Values.store.url (.Values.secrets.SECKILL_REFUNDS | default "") .Values.traces.endpoint) $urls }}

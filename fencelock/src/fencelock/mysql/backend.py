@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack, cast
 
 from typing_extensions import override
 
@@ -13,6 +13,7 @@ from ..contender import Contender
 from ..errors import LockUnavailable
 from ..url import LockUrl
 from .client import DUPLICATE, Lent, MySqlClient, Sessions
+from .election import MySqlBallot
 from .group import GROUP, group_of
 from .session import Refused
 
@@ -30,6 +31,9 @@ SCHEMA: Final = (
     f"CREATE TABLE fencelock_locks ({_NAME}, {_OWNER}, expires_at DATETIME(6) NOT NULL) {_INNODB}",
     # A row that stays for ever; the owner's transaction writes its columns, and never commits.
     f"CREATE TABLE fencelock_rows ({_NAME}, {_OWNER}, session BIGINT UNSIGNED) {_INNODB}",
+    # A row that stays for each election: see `MySqlBallot`.
+    f"CREATE TABLE fencelock_elections ({_NAME}, token BIGINT UNSIGNED NOT NULL, said LONGTEXT NOT NULL, "
+    f"revision BIGINT UNSIGNED NOT NULL, record LONGTEXT, recorded_at BIGINT UNSIGNED NOT NULL DEFAULT 0) {_INNODB}",
     "CREATE TABLE fencelock_tokens (id TINYINT NOT NULL PRIMARY KEY, "
     f"source CHAR(16) CHARACTER SET ascii NOT NULL, token BIGINT UNSIGNED NOT NULL) {_INNODB}",
 )
@@ -148,6 +152,11 @@ class MySqlBackend(LockBackend):
     @override
     def check_name(self, name: str) -> None:
         key(name)
+
+    @override
+    def ballot(self, name: str) -> MySqlBallot:
+        here = cast(MySqlConnection, self.here())
+        return MySqlBallot(here, here.client, name, key(name), here.tokens.next)
 
 
 def key(name: str) -> bytes:

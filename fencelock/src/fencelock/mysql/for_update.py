@@ -238,7 +238,7 @@ class MySqlForUpdateBackend(MySqlBackend):
     name = "mysql-for-update"
     # Not fair: in MySQL 8 the transactions that block most others go first (CATS). Where all wait for one row only,
     # that has been the order of their arrival, but nobody promises it.
-    guarantees = Guarantees(fencing=True, survives_silence=True)
+    guarantees = Guarantees(fencing=True, survives_silence=True, elects=True)
 
     @override
     def connect(self) -> Connection:

@@ -141,7 +141,7 @@ class MySqlRowBackend(MySqlBackend):
     """Locks that are rows of the table fencelock_locks."""
 
     name = "mysql-row"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True)
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, elects=True)
 
     @override
     def connect(self) -> Connection:

@@ -1,4 +1,4 @@
-"""An election in Redis: the owner of the fair lock leads, and its value is kept beside the lock."""
+"""An election in Redis: the owner of the lock, fair or not, leads, and its value is kept beside the lock."""
 
 from itertools import count
 from typing import Final

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Any, Final, Self, Unpack, cast
+from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
@@ -11,9 +11,9 @@ from ..connection import Connection, Options, Terms
 from ..contender import Contender, parse_owner
 from ..errors import ConfigurationError
 from ..url import LockUrl
+from .backend import RedisBackend
 from .client import Script
-from .election import RedisBallot
-from .lock import OWNER, TOKENS, WAITING, RedisAttempt, RedisBackend, RedisConnection, literally, redisson
+from .lock import OWNER, TOKENS, WAITING, RedisAttempt, RedisConnection, literally, redisson
 
 _TAKE: Final = Script("fair_line.lua", "fair_take.lua")
 _LEAVE: Final = Script("fair_line.lua", "fair_leave.lua")
@@ -135,10 +135,6 @@ class RedisFairBackend(RedisBackend):
             wait_s = math.nan
         server = f"{url.scheme.partition('+')[0]}://{rest}" + (f"?{theirs}" if theirs else "")
         return cls(server, redisson_wait_s=wait_s, **options)
-
-    @override
-    def ballot(self, name: str) -> RedisBallot:
-        return RedisBallot(cast(RedisConnection, self.here()), name)
 
     @override
     def connect(self) -> Connection:

@@ -4,17 +4,15 @@ import math
 import re
 import uuid
 from contextlib import suppress
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final
 
 from typing_extensions import override
 
-from ..backend import Guarantees, LockBackend
-from ..connection import Attempt, Connection, Options, Terms
+from ..connection import Attempt, Connection, Terms
 from ..contender import Contender, describe, parse_owner
 from ..errors import LockUnavailable, NoLock
 from ..grant import Grant
 from ..lease import Lease
-from ..url import LockUrl
 from ..waiting import Wait
 from .client import RedisClient, Script, Ticket
 
@@ -196,36 +194,6 @@ class RedisConnection(Connection):
     @override
     async def disconnect(self) -> None:
         await self.client.close()
-
-
-class RedisBackend(LockBackend):
-    """The locks of one server. Its locks are re-entrant, fenced by a counter, and not fair.
-
-    `url`: `redis://`, `rediss://` or `unix://`, as redis-py has it. For the rest see `Options`.
-    """
-
-    name = "redis"
-    guarantees = Guarantees(
-        fencing=True,
-        survives_silence=True,
-        survives_restart=True,
-        survives_cut=True,
-        forces_release=True,
-    )
-
-    def __init__(self, url: str, **options: Unpack[Options]) -> None:
-        super().__init__(**options)
-        RedisClient.check(url)
-        self._url = url
-
-    @classmethod
-    @override
-    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
-        return cls(f"{url.scheme.partition('+')[0]}://{url.rest}", **options)
-
-    @override
-    def connect(self) -> Connection:
-        return RedisConnection(self.terms, self._url)
 
 
 async def names_under(client: RedisClient, prefix: str, kind: str) -> list[str]:

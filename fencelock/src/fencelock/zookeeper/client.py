@@ -23,6 +23,7 @@ class Found(NamedTuple):
     path: str
     data: bytes
     czxid: int
+    mzxid: int  # of the last change
 
 
 def sequence(name: str) -> int | None:
@@ -113,7 +114,8 @@ class ZooKeeperClient:
                     elif deep and name[0] != "~":  # an id, not a lock
                         below.append(child)
             level = below
-        return [Found(path, data, stat.czxid) for path, (data, stat) in (await self._each(found, session.get)).items()]
+        nodes = (await self._each(found, session.get)).items()
+        return [Found(path, data, stat.czxid, stat.mzxid) for path, (data, stat) in nodes]
 
     async def _each(self, paths: Sequence[str], ask: Callable[..., Awaitable[list[Any]]]) -> dict[str, Any]:
         """Ask for many nodes, and return the answers for those that are there."""

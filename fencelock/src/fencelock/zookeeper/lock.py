@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack, cast
 from uuid import uuid4
 
 from typing_extensions import override
@@ -22,6 +22,7 @@ from ..lease import Lease
 from ..url import LockUrl
 from ..waiting import Wait
 from .client import Found, ZooKeeperClient, sequence
+from .election import ZooKeeperBallot
 from .session import Access, Created, Missing, Session, Watch, parse
 
 _BOTH: Final = 2  # the node ahead, and our own
@@ -38,8 +39,9 @@ class _Place(Attempt["ZooKeeperConnection"]):
     recipe is not used: its names sort into no order with Curator's, and it trusts a lock whose session is gone.
     """
 
-    def __init__(self, connection: "ZooKeeperConnection", name: str, ttl_s: float) -> None:
+    def __init__(self, connection: "ZooKeeperConnection", name: str, ttl_s: float, value: bytes | None = None) -> None:
         super().__init__(connection, name, ttl_s)
+        self._value = describe(connection.terms.instance).encode() if value is None else value
         client = self._client = connection.client_for(ttl_s)
         client.attempts += 1
         self.cleanup.callback(self._leave_client)
@@ -95,9 +97,7 @@ class _Place(Attempt["ZooKeeperConnection"]):
             self._source = f"zookeeper:{await client.source(session, self.name, timeout_s)}"
             asked_at = clock.now()
             # Curator's form; there the first part identifies a node whose creation was not answered.
-            created = await session.create(
-                self.name, f"_c_{uuid4()}-lock-", describe(self.connection.terms.instance).encode(), timeout_s
-            )
+            created = await session.create(self.name, f"_c_{uuid4()}-lock-", self._value, timeout_s)
         except LockUnavailable:
             if session.over is not None:
                 raise PlaceLost from None
@@ -268,7 +268,13 @@ class ZooKeeperBackend(LockBackend):
 
     name = "zookeeper"
     guarantees = Guarantees(
-        fair=True, fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, shows_queue=True
+        fair=True,
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        survives_cut=True,
+        shows_queue=True,
+        elects=True,
     )
 
     def __init__(
@@ -320,3 +326,9 @@ class ZooKeeperBackend(LockBackend):
     @override
     def connect(self) -> Connection:
         return ZooKeeperConnection(self.terms, self._access)
+
+    @override
+    def ballot(self, name: str) -> ZooKeeperBallot:
+        self.check_name(name)
+        here = cast(ZooKeeperConnection, self.here())
+        return ZooKeeperBallot(here, here.client, name, lambda value: _Place(here, name, self.ttl_s, value))

@@ -17,7 +17,16 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import EXCEPTIONS, AuthFailedError, KazooException, NoAuthError, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    AuthFailedError,
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Create
 from kazoo.protocol.states import EventType, KazooState, KeeperState
@@ -474,6 +483,23 @@ class Session:
         """Create a persistent node that others can read; an existing one is left as it is."""
         acl = self.rights(readable=True)
         await self.answers(timeout_s, self._ask(self.client.create_async, path, data, acl=acl))
+
+    async def write(self, place: str, path: str, data: bytes, version: int | None, timeout_s: float) -> bool:
+        """Write a persistent node's text, if our node is at that place; `version`: that is to be written over, if any.
+
+        Returns False, and nothing was written, if our node is gone, or the version is another one.
+        """
+        change = self.client.transaction()
+        change.check(place, -1)  # any version
+        if version is None:
+            change.create(path, data, acl=self.rights())
+        else:
+            change.set_data(path, data, version)
+        (answer,) = await self.answers(timeout_s, self._ask(lambda _: change.commit_async(), path))
+        why = [one for one in answer if isinstance(one, Exception) and not isinstance(one, RolledBackError)]
+        if why and not isinstance(why[0], (*_IS_NOT_SO, BadVersionError)):
+            _checked(why[0])
+        return not why
 
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the leader answers."""

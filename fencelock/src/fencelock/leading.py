@@ -1,0 +1,141 @@
+"""Leading: a body that runs on one instance of many, and ends when its term does."""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from . import portal
+from .block import AsyncBlock, Block
+from .election import AsyncElection, AsyncLeadership, Election, Leadership
+from .errors import LockLost, LockUnavailable
+from .lock import CancelOnLost
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+_AGAIN_S: Final = 0.5  # a lock system that was away when a term ended is asked again
+
+
+class AsyncLeading(AsyncBlock[AsyncLeadership]):
+    """For tasks: a block that runs on one instance. See `AsyncLocks.leading`, which makes it.
+
+    >>> async with locks.leading("/jobs/poller", "me") as term:   # waits until it is elected
+    ...     await poll(token=term.token)      # is cancelled when the term is lost, and the block raises LockLost
+    >>> @locks.leading("/jobs/poller", "me")
+    ... async def poller(term: AsyncLeadership) -> None: ...      # when its term is lost it is called with the next one
+    """
+
+    def __init__(self, election: AsyncElection, name: str, value: str) -> None:
+        super().__init__()
+        self._name = name
+        self._value = value
+        self._election = election
+
+    @asynccontextmanager
+    async def _block(self) -> AsyncIterator[AsyncLeadership]:
+        async with self._election.campaigning(self._value) as term:
+            guard = CancelOnLost(term)
+            try:
+                yield term
+            except BaseException as error:
+                if guard.caused(error):
+                    term.ensure_held()
+                raise
+            finally:
+                guard.end()
+            term.ensure_held()
+
+    async def _pause(self) -> None:
+        """Let a moment pass before a lock system that is away is asked again; not one that is closed for good."""
+        self._election.ballot()
+        await asyncio.sleep(_AGAIN_S)
+
+    def __call__(
+        self, function: Callable[Concatenate[AsyncLeadership, P], Coroutine[Any, Any, Result]]
+    ) -> Callable[P, Coroutine[Any, Any, Result]]:
+        """Have a coroutine function called with each of our terms, until it returns or raises an error of its own."""
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function!r} is no coroutine function: functions have LockBackend.leading")
+
+        @functools.wraps(function)
+        async def led(*args: P.args, **kwargs: P.kwargs) -> Result:
+            again = False
+            while True:
+                lost, done = None, []
+                try:
+                    async with self._block() as term:
+                        try:
+                            done.append(await function(term, *args, **kwargs))
+                        finally:
+                            lost = term.lost
+                except (LockLost, LockUnavailable) as error:
+                    if not (done or self._goes_on(error, lost, again)):
+                        raise
+                if done:
+                    return done[0]
+                if lost is None:
+                    await self._pause()
+                again = True
+
+        return led
+
+    def _goes_on(self, error: Exception, lost: bool | None, again: bool) -> bool:
+        """Return whether to stand again after an error. `lost`: whether the term was lost; None: we were not elected.
+
+        At the first stand a lock system that is away is the caller's business, as a wrong address may be the reason.
+        """
+        if lost:
+            _log.warning("%s: %s; standing again", self._name, error)
+        return again if lost is None else lost and isinstance(error, LockLost)
+
+
+class Leading(Block[Leadership]):
+    """As `AsyncLeading`, for threads. No thread can be cancelled: the body asks its term, before whatever it writes.
+
+    >>> with locks.leading("/jobs/poller", "me") as term:
+    ...     while not term.lost: poll(token=term.token)   # or `ensure_held`, `on_lost`, `trusted_s`
+    >>> @locks.leading("/jobs/poller", "me")
+    ... def poller(term: Leadership) -> None: ...         # once it has raised LockLost it is called with the next term
+    """
+
+    def __init__(self, leading: AsyncLeading) -> None:
+        super().__init__()
+        self._leading = leading
+
+    @contextmanager
+    def _block(self) -> Iterator[Leadership]:
+        with Election(self._leading._election).campaign(self._leading._value) as term:
+            yield term
+            term.ensure_held()
+
+    def __call__(self, function: Callable[Concatenate[Leadership, P], Result]) -> Callable[P, Result]:
+        """Have a function called with each of our terms, until it returns or raises an error of its own."""
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function!r} is a coroutine function: these have AsyncLocks.leading")
+
+        @functools.wraps(function)
+        def led(*args: P.args, **kwargs: P.kwargs) -> Result:
+            again = False
+            while True:
+                lost, done = None, []
+                try:
+                    with self._block() as term:
+                        try:
+                            done.append(function(term, *args, **kwargs))
+                        finally:
+                            lost = term.lost
+                except (LockLost, LockUnavailable) as error:
+                    if not (done or self._leading._goes_on(error, lost, again)):
+                        raise
+                if done:
+                    return done[0]
+                if lost is None:
+                    portal.run(self._leading._pause())
+                again = True
+
+        return led

@@ -1,0 +1,90 @@
+"""An election in MySQL: the owner of the lock leads, and a row that stays has what it says and writes down.
+
+The row has the token of the last leader, who writes it before anything else, and only the one with that token can write
+more: so nothing of an earlier leader comes behind what its successor has read.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from typing_extensions import override
+
+from ..connection import Connection
+from ..contender import Contender
+from ..election import Ballot, Leader
+from ..errors import LockUnavailable
+from ..grant import Grant
+from ..waiting import Wait
+from .client import MySqlClient
+
+_CLAIM: Final = (
+    "INSERT INTO fencelock_elections (name, token, said, revision) VALUES (%s, %s, %s, %s) ON DUPLICATE KEY UPDATE "
+    "said = IF(token < %s, %s, said), revision = IF(token < %s, %s, revision), token = GREATEST(token, %s)"
+)
+_SHOW: Final = "SELECT token, said, revision, record FROM fencelock_elections WHERE name = %s"
+
+
+class MySqlBallot(Ballot):
+    """An election in MySQL. `key`: its name in the tables; `count`: draws the next token, and its source."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        client: MySqlClient,
+        name: str,
+        key: bytes,
+        count: Callable[[float], Awaitable[tuple[str, int]]],
+    ) -> None:
+        self.connection = connection
+        self._client = client
+        self._name = name
+        self._key = key
+        self._count = count
+
+    @override
+    async def stand(self, value: str, wait: Wait) -> Grant:
+        attempt = self.connection.attempt(self._name, self.connection.terms.ttl_s)
+        grant = await attempt.until_granted(wait)
+        token = grant.token
+        try:
+            await self._client.ask(_CLAIM, (self._key, token, value, token, token, value, token, token, token))
+            if (await self._client.ask(_SHOW, (self._key,))).rows[0][0] != token:
+                raise LockUnavailable(f"{self._name}: the lead was lost as soon as it was had")
+        except BaseException:
+            await attempt.leave()
+            raise
+        return grant
+
+    @override
+    async def say(self, grant: Grant, value: str) -> bool:
+        return await self._write("said", "revision", grant, value)
+
+    @override
+    async def record(self, grant: Grant, value: str) -> bool:
+        return await self._write("record", "recorded_at", grant, value)
+
+    async def _write(self, what: str, number: str, grant: Grant, value: str) -> bool:
+        # Numbered by the counter: a call that we gave up, and that comes behind a later one, changes nothing.
+        _, now = await self._count(self.connection.timeout_s)
+        sql = (
+            f"UPDATE fencelock_elections SET {what} = IF({number} < %s, %s, {what}), "  # noqa: S608
+            f"{number} = GREATEST({number}, %s) WHERE name = %s AND token = %s"
+        )
+        return (await self._client.ask(sql, (now, value, now, self._key, grant.token))).matched == 1
+
+    @override
+    async def recorded(self) -> str | None:
+        rows = (await self._client.ask(_SHOW, (self._key,))).rows
+        return rows[0][3] if rows else None
+
+    @override
+    async def leader(self, timeout_s: float | None) -> Leader | None:
+        holders = await self.connection.queue(self._name)
+        rows = (await self._client.ask(_SHOW, (self._key,), timeout_s=timeout_s)).rows if holders else ()
+        # Its first word comes after its grant: until then nobody leads.
+        said = [Leader(one.key, row[1], one.token, row[2]) for one in holders for row in rows if row[0] == one.token]
+        return said[0] if said else None
+
+    @override
+    async def candidates(self) -> list[Contender]:
+        return await self.connection.queue(self._name)

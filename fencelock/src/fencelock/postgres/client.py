@@ -1,0 +1,209 @@
+"""The client of PostgreSQL: a few sessions, calls with a deadline and our own errors.
+
+In `fencelock` only this file and `listener` import psycopg.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any, Final
+
+import psycopg
+from psycopg import conninfo, errors, waiting
+from typing_extensions import override
+
+from ..errors import ConfigurationError, LockUnavailable
+
+SCHEMA: Final = files(__package__ or "").joinpath("schema.sql").read_text()
+# A call is one message, and the message one transaction: a client that is paused keeps no row locked. A database may
+# have other defaults. A standby refuses to write here, and not in the middle.
+_BEGIN: Final = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL synchronous_commit = on; "
+    "SET LOCAL lock_timeout = %(timeout_ms)s; SET LOCAL statement_timeout = %(timeout_ms)s; "
+)
+_OURS: Final = 4  # results of the above
+_SESSIONS_MAX: Final = 4  # for calls that may wait for a row
+_RENEWALS_MAX: Final = 2  # for those that don't
+_MIN_CALL_S: Final = 0.001
+_AFTERMATH_S: Final = 0.25
+_MADE_AT_ONCE: Final = (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject)
+_MAY_NOT: Final = (errors.InsufficientPrivilege, errors.InvalidSchemaName)
+
+Rows = list[tuple[Any, ...]]
+
+
+class Session(psycopg.AsyncConnection[Any]):
+    """A connection to the server, for one at a time. `until`: the deadline of its call, on the loop's clock."""
+
+    until = 0.0
+
+    @override
+    async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Do as the overridden one, but ask no server to cancel anything, as it may be silent.
+
+        A caller that is cancelled waits a little for its answer: then nothing that it has sent arrives later than what
+        it sends next.
+        """
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+        except asyncio.CancelledError:
+            left_s = min(_AFTERMATH_S, self.until - asyncio.get_running_loop().time())
+            try:
+                if left_s <= 0:
+                    raise TimeoutError
+                await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=left_s)
+            except BaseException:
+                self.pgconn.finish()
+            raise
+
+    def __del__(self, *_: object) -> None:
+        """Leave the end to libpq, without a warning: its loop may be over, and in a child it is the parent's."""
+
+    async def run(self, sql: str, args: Mapping[str, Any], timeout_s: float) -> list[Rows]:
+        """Send one message, and return the rows of each statement. Raises psycopg's errors and `TimeoutError`."""
+        self.until = asyncio.get_running_loop().time() + timeout_s
+        async with asyncio.timeout(max(_MIN_CALL_S, timeout_s)), self.cursor() as cursor:
+            await cursor.execute(sql, args)
+            found = [await _rows(cursor)]
+            while cursor.nextset():
+                found.append(await _rows(cursor))
+        self.until = 0.0
+        return found
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server has not hung up, as far as is known without asking."""
+        try:
+            for _ in range(2):  # its last words, and the end
+                self.pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return not self.broken and not self.closed
+
+
+async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:
+    return await cursor.fetchall() if cursor.description else []
+
+
+class PostgresClient:
+    """Sessions of one database, for one event loop. `url`: as libpq has it, `postgresql://`."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._parts = self.check(url)
+        self._closed = False
+        self._idle: list[Session] = []
+        # A row that somebody keeps locked by hand stops those who want it, and no renewal.
+        self._turns, self._renewals = asyncio.Semaphore(_SESSIONS_MAX), asyncio.Semaphore(_RENEWALS_MAX)
+
+    @staticmethod
+    def check(url: str) -> dict[str, Any]:
+        """Return the parts of a URL. Raises `ConfigurationError`, which quotes nothing."""
+        try:
+            parts: dict[str, Any] = dict(conninfo.conninfo_to_dict(url))
+        except psycopg.Error:
+            raise ConfigurationError(
+                "not the URL of a PostgreSQL: say postgres://user:password@host:5432/database, percent-escaped, with "
+                "options of libpq, such as ?sslmode=verify-full"
+            ) from None
+        if "," in str(parts.get("host", "")):
+            parts.setdefault("target_session_attrs", "read-write")  # the primary among them
+        return {"application_name": "fencelock", "gssencmode": "disable"} | parts | {"client_encoding": "utf8"}
+
+    async def ask(
+        self, sql: str, args: Mapping[str, Any] | None = None, timeout_s: float | None = None, *, renewal: bool = False
+    ) -> Sequence[Rows]:
+        """Run statements as one message and one transaction, and return the rows of each. Makes missing tables.
+
+        Raises `LockUnavailable`; whether it was done is then unknown.
+        """
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        turns = self._renewals if renewal else self._turns
+        try:
+            until = asyncio.get_running_loop().time() + timeout_s
+            async with asyncio.timeout(timeout_s), turns:
+                try:
+                    return await self._ask(sql, args or {}, until)
+                except errors.UndefinedTable:
+                    with suppress(*_MADE_AT_ONCE):  # by another program
+                        await self._make_tables(until)
+                    return await self._ask(sql, args or {}, until)
+        except (psycopg.Error, OSError) as error:  # TimeoutError among them
+            raise self.failed(error) from error
+
+    async def _ask(self, sql: str, args: Mapping[str, Any], until: float) -> Sequence[Rows]:
+        session = await self._take(until)
+        left_s = until - asyncio.get_running_loop().time()
+        timeout_ms = max(1, math.ceil(left_s * 1000))
+        try:
+            found = await session.run(_BEGIN + sql, {**args, "timeout_ms": timeout_ms}, left_s)
+        except BaseException:
+            # Its answer may still come; or the server may be no primary any more.
+            self.drop(session)
+            raise
+        if self._closed:
+            self.drop(session)
+        else:
+            self._idle.append(session)
+        return found[_OURS:]
+
+    async def _make_tables(self, until: float) -> None:
+        try:
+            await self._ask(SCHEMA, {}, until)
+        except _MAY_NOT as error:
+            raise LockUnavailable(
+                f"the tables of the locks are missing, and this user may not make them ({text_of(error)}); have the "
+                f"owner of the schema run:\n{SCHEMA}"
+            ) from None
+
+    async def _take(self, until: float) -> Session:
+        while self._idle:
+            session = self._idle.pop()
+            if session.alive:
+                return session
+            self.drop(session)
+        return await self.dial(until - asyncio.get_running_loop().time())
+
+    async def dial(self, timeout_s: float) -> Session:
+        """Open a session. Raises psycopg's errors and `TimeoutError`."""
+        if self._closed:
+            raise LockUnavailable("the connection to PostgreSQL is closed")
+        async with asyncio.timeout(max(_MIN_CALL_S, timeout_s)):
+            session = await Session.connect(
+                autocommit=True,
+                # Statements go with their values as one message, and are not prepared: through a pooler the next one
+                # may come to another session of the server.
+                cursor_factory=psycopg.AsyncClientCursor,
+                prepare_threshold=None,
+                **self._parts,
+            )
+        if self._closed:
+            self.drop(session)
+            raise LockUnavailable("the connection to PostgreSQL is closed")
+        return session
+
+    def drop(self, session: Session) -> None:
+        """End a session; the server rolls back what is not committed."""
+        session.pgconn.finish()
+
+    async def close(self) -> None:
+        """End the sessions that nobody uses, and the others when their call is over."""
+        self._closed = True
+        while self._idle:
+            self.drop(self._idle.pop())
+
+    def failed(self, error: BaseException) -> LockUnavailable:
+        """Return our error for one of the driver's, which never has the password."""
+        at = f"{self._parts.get('host', 'localhost')}:{self._parts.get('port', 5432)}"
+        return LockUnavailable(f"PostgreSQL at {at}: {text_of(error)}")
+
+
+def text_of(error: BaseException) -> str:
+    """Return the first line of an error, and never a statement."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    text = said or next(iter(str(error).splitlines()), "") or "the connection is lost"
+    return "it is a standby, which grants no locks" if "during recovery" in text else text
