@@ -77,7 +77,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	@$(BIN)/python docs/generate.py
 
-PAGES = *.md docker-compose.yml docs examples deploy fencelock/README.md loadtest/bench/race.py app/web/static/icon.svg
+PAGES = *.md docker-compose.yml docs examples deploy fencelock/README.md fencelock/recipes fencelock/src/fencelock/postgres/schema.sql loadtest/bench/race.py app/web/static/icon.svg
 INTO ?= build
 
 site: $(VENV)/.dev

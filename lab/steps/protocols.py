@@ -279,8 +279,9 @@ def _statement(text: str) -> str:
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
 
-_BEGINS: Final = "SET TRANSACTION "  # four statements with which each call of the locks begins
+_BEGINS: Final = "SET TRANSACTION "  # five statements with which each call of the locks begins
 _TLS: Final = 80877103
+_ASIDE: Final = ("SELECT 1", "SELECT extract(epoch FROM clock_timestamp())::float8")
 
 
 class Pg(Protocol):
@@ -305,8 +306,8 @@ class Pg(Protocol):
         elif raw[:1] == b"Q":
             text = raw[5:-1].decode(errors="replace").strip()
             plain = text.startswith(_BEGINS)
-            self._asks = _statement(text.split("; ", 4)[-1]).strip("),;") if plain else _statement(text)
-            self._asks = "" if text == "SELECT 1" else self._asks
+            self._asks = _statement(text.split("; ", 5)[-1]).strip("),;") if plain else _statement(text)
+            self._asks = "" if text in _ASIDE else self._asks
             return self._asks
         return ""
 

@@ -31,6 +31,7 @@ from lab.servers import EtcdMember, MariaDB, Postgres, Valkey, ZooKeeper, etcd_b
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockSystem
 from tests.contract.test_etcd_lock import EtcdSystem
+from tests.contract.test_memory_lock import MemorySystem
 from tests.contract.test_mysql_locks import ForUpdateSystem, RowSystem
 from tests.contract.test_postgres_lock import PostgresSystem
 from tests.contract.test_redis_locks import RedisSystem
@@ -83,7 +84,7 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "postgres", "mysql-row", "mysql-for-update"]
+SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "postgres", "mysql-row", "mysql-for-update", "memory"]
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -107,6 +108,8 @@ def system(request: pytest.FixtureRequest) -> Iterator[LockSystem]:
             system = PostgresSystem(value("postgres"))
         case "mysql-row":
             system = RowSystem(value("mariadb"))
+        case "memory":
+            system = MemorySystem()
         case _:
             system = ForUpdateSystem(value("mariadb"))
     yield system
@@ -404,6 +407,7 @@ SENDS: dict[str, tuple[type, str]] = {
 }
 
 
+@pytest.mark.parametrize("system", SENDS, indirect=True)
 def test_an_older_word_that_arrives_again_changes_nothing(
     any_backend: LockBackend, election: Election, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 import redis
+from sqlalchemy import Column, Integer, MetaData, Table
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
 
-from lab.servers import MariaDB, Valkey
+from fencelock.fence import fence_columns
+from lab.servers import MariaDB, Postgres, Valkey
 from tests.harness.asgi import serving
 from tests.harness.servers import ask, optional
 
@@ -70,6 +75,21 @@ def test_the_row_in_sql(mariadb: MariaDB) -> None:
         return [column for column in ask(mariadb, f"SHOW COLUMNS FROM {table}") if column[0].startswith("fence")]
 
     assert columns("there") == columns("accounts")
+
+
+def test_the_row_in_postgresql() -> None:
+    with optional(Postgres) as server, psycopg.connect(server.url, autocommit=True) as connection:
+        table = Table("accounts", MetaData(), Column("id", Integer, primary_key=True), Column("balance", Integer))
+        for column in fence_columns():
+            table.append_column(column)
+        connection.execute(str(CreateTable(table).compile(dialect=postgresql.dialect())).encode())  # type: ignore[no-untyped-call]
+        connection.execute("INSERT INTO accounts VALUES (1, 0)")
+        address = "postgres://user:password@127.0.0.1:5432/shop", server.url
+        first = run("PostgreSQL without SQLAlchemy", 0, address)
+        left = run("PostgreSQL without SQLAlchemy", 0, address)
+        for statement in ("READ", "WRITE"):  # of who had it before
+            assert connection.execute(left[statement], first["mine"] | {"balance": 1}).fetchone() is None
+        assert connection.execute("SELECT balance, fence FROM accounts").fetchone() == (10, left["grant"].token)
 
 
 def test_server_and_client(valkey: Valkey) -> None:

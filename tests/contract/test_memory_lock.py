@@ -131,6 +131,28 @@ def test_a_lease_that_is_not_renewed_ends_at_its_deadline(locks: MemoryLocks) ->
         lock.release()
 
 
+def test_renewals_go_on_when_their_pause_is_over(locks: MemoryLocks) -> None:
+    """In time for a lease that has not ended yet, also if time goes further at once."""
+    with locks.lock(NAME) as grant:
+        locks.pause_renewal(3)
+        locks.server.advance(10)
+        grant.ensure_held()
+
+
+def test_a_waiter_has_a_greater_token_than_the_thief_before_it(locks: MemoryLocks) -> None:
+    """Although it came before the thief."""
+    lock = locks.lock(NAME)
+    lock.acquire(owner="me")
+    waiting = InThread(lambda: hold_and_release(locks.lock(NAME)))
+    eventually(lambda: len(lock.contenders()) == 2, "one waits")
+    thief = locks.server.steal(NAME)
+    locks.server.lose(NAME)
+    assert waiting.result() > thief
+    locks.server.advance(2)
+    with pytest.raises(LockLost):
+        lock.release(owner="me")
+
+
 def test_a_holder_that_loses_its_lock_is_told_at_once(locks: MemoryLocks) -> None:
     """By callback, in the call that takes it; its hook hears of it once, and the next one in the queue has the lock."""
     hook, told = Losses(), list[str]()
@@ -305,6 +327,32 @@ def test_a_leader_is_elected_and_deposed(locks: MemoryLocks) -> None:
     assert second.result().token > leadership.token
     assert leadership.lost
     observed.close()
+
+
+def test_a_job_starts_once_in_memory(locks: MemoryLocks) -> None:
+    """As on any other lock system; the slots are remembered by the server, unless it is told to forget."""
+    starts = []
+    for _ in range(2):
+        with locks.once(NAME, slot="2030-01-31") as start:
+            starts.append(start is not None)
+    locks.server.restart()
+    with locks.once(NAME, slot="2030-01-31") as start:
+        starts.append(start is not None)
+    locks.server.restart(forget=True)
+    with locks.once(NAME, slot="2030-01-31") as start:
+        starts.append(start is not None)
+    assert starts == [True, False, False, True]
+
+
+async def test_a_term_in_memory_ends_with_its_lease(locks: MemoryLocks) -> None:
+    """The task in the block is cancelled by the renewal that finds another leader."""
+    with pytest.raises(LockLost):
+        async with locks.aio.leading(NAME) as term:
+            assert term.trusted_s == 6
+            locks.server.steal(NAME)
+            locks.server.advance(2)
+            await asyncio.Event().wait()
+    await locks.leave_loop()
 
 
 def test_an_election_in_memory_counts_each_word(locks: MemoryLocks) -> None:

@@ -404,6 +404,31 @@ def _names_of(backend: PostgresBackend) -> list[str]:
         return []
 
 
+def test_what_arrives_too_late_does_nothing(server: Postgres, open_: Open) -> None:
+    """A call that was given up, and comes to the server after that, leaves no place in the queue."""
+    with Proxy(server.port) as path:
+        backend = open_(server.url_by(path.port), timeout_s=0.5, ttl_s=0.6)
+        hold_and_release(backend.lock("/test/delayed"))
+        before = ask(server, "SELECT last_value FROM fencelock_tokens")
+        path.stall()
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable):
+            backend.lock("/test/delayed").acquire()
+        eventually(lambda: time.monotonic() > began + 1.5, "it is given up, and its lease would be over")
+        path.restore()
+        eventually(lambda: backend.ping(WITHIN_S) is None, "it answers again")
+        eventually(lambda: time.monotonic() > began + 2.5, "what was on its way has come")
+        assert ask(server, "SELECT last_value FROM fencelock_tokens") == before
+
+
+def test_clocks_that_drift_apart_cost_nothing(server: Postgres, backend: PostgresBackend) -> None:
+    """A session that is wrong about the server's clock is replaced, and the call made again."""
+    hold_and_release(backend.lock("/test/drift"))
+    for session in of_threads(backend).client._idle:
+        session.ahead_s -= 600
+    hold_and_release(backend.lock("/test/drift"))
+
+
 def test_a_standby_grants_nothing() -> None:
     """It says what it is. When it has become the primary, it grants."""
     with optional(Postgres) as server, PostgresBackend(server.url, ttl_s=TTL_S) as backend:

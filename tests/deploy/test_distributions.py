@@ -17,7 +17,17 @@ ROOT = Path(__file__).parents[2]
 # What a user of the package may want; what only a checkout needs is in dependency groups, which no wheel has.
 EXTRAS = {
     "seckill": {"alipay", "buyers", "mysql", "postgres", "stripe", "traces", "zookeeper"},
-    "fencelock": {"etcd", "fence", "mysql", "postgres", "redis", "zookeeper"},
+    "fencelock": {
+        "etcd",
+        "fence",
+        "mysql",
+        "opentelemetry",
+        "postgres",
+        "prometheus",
+        "redis",
+        "structlog",
+        "zookeeper",
+    },
 }
 NAMES = tuple(EXTRAS)
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers import MariaDB, ZooKeeper
+from lab.servers import MariaDB, Postgres, ZooKeeper
 from lab.torture.history import load
 from tests.harness.servers import optional
 from tests.harness.torture import QUICK, broken, torture
 
 pytestmark = pytest.mark.slow
 
-SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "mysql": [MariaDB]}
+SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "postgres": [Postgres], "mysql": [MariaDB]}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "mys
                 ("redis-fair", "redis", "lock-kill,renewal,pause"),
                 ("redlock", "redis", "lock-pause,lost-reply,kill"),
                 ("zookeeper", "redis", "lock-silent,pause-holder,late-between"),
+                ("postgres", "redis", "lock-kill,lock-pause,pause-holder,lost-reply"),
                 ("etcd", "mysql", "kill,lost-reply"),
                 ("mysql-row", "mysql", "lock-kill,late-commit,kill"),
                 ("mysql-for-update", "mysql", "lock-reset,pause,lost-reply"),

@@ -32,7 +32,7 @@ from tests.harness.memory_locks import MemoryLocks, MemoryLockServer, Wire
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.virtual import let_locks_count_on
 
-pytestmark = pytest.mark.slow  # half a minute each
+pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 2.0  # of a call to the store
 PATIENCE_S = 5.0  # of a buyer

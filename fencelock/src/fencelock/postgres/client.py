@@ -14,16 +14,19 @@ import psycopg
 from psycopg import conninfo, errors, waiting
 from typing_extensions import override
 
+from .. import clock
 from ..errors import ConfigurationError, LockUnavailable
 
 SCHEMA: Final = files(__package__ or "").joinpath("schema.sql").read_text()
 # A call is one message, and the message one transaction: a client that is paused keeps no row locked. A database may
-# have other defaults. A standby refuses to write here, and not in the middle.
+# have other defaults. A standby refuses to write here, and not in the middle. What arrives after its deadline, as a
+# server that stood still goes on, does nothing: nobody waits for it, and its place in a queue would stand in the way.
 _BEGIN: Final = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL synchronous_commit = on; "
     "SET LOCAL lock_timeout = %(timeout_ms)s; SET LOCAL statement_timeout = %(timeout_ms)s; "
+    "SELECT 1 / (clock_timestamp() < to_timestamp(%(until)s))::int; "
 )
-_OURS: Final = 4  # results of the above
+_OURS: Final = 5  # results of the above
 _SESSIONS_MAX: Final = 4  # for calls that may wait for a row
 _RENEWALS_MAX: Final = 2  # for those that don't
 _MIN_CALL_S: Final = 0.001
@@ -35,9 +38,12 @@ Rows = list[tuple[Any, ...]]
 
 
 class Session(psycopg.AsyncConnection[Any]):
-    """A connection to the server, for one at a time. `until`: the deadline of its call, on the loop's clock."""
+    """A connection to the server, for one at a time.
 
-    until = 0.0
+    `until`: the deadline of its call, on the loop's clock; `ahead_s`: by how much the server's clock is ahead of ours.
+    """
+
+    until = ahead_s = 0.0
 
     @override
     async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
@@ -130,15 +136,22 @@ class PostgresClient:
                     with suppress(*_MADE_AT_ONCE):  # by another program
                         await self._make_tables(until)
                     return await self._ask(sql, args or {}, until)
+                except errors.DivisionByZero:  # in time, but the clocks have drifted: nothing was done
+                    while self._idle:
+                        self.drop(self._idle.pop())
+                    return await self._ask(sql, args or {}, until)
         except (psycopg.Error, OSError) as error:  # TimeoutError among them
             raise self.failed(error) from error
 
     async def _ask(self, sql: str, args: Mapping[str, Any], until: float) -> Sequence[Rows]:
         session = await self._take(until)
         left_s = until - asyncio.get_running_loop().time()
-        timeout_ms = max(1, math.ceil(left_s * 1000))
+        limits = {
+            "timeout_ms": max(1, math.ceil(left_s * 1000)),
+            "until": session.ahead_s + clock.now() + max(_MIN_CALL_S, left_s),
+        }
         try:
-            found = await session.run(_BEGIN + sql, {**args, "timeout_ms": timeout_ms}, left_s)
+            found = await session.run(_BEGIN + sql, {**args, **limits}, left_s)
         except BaseException:
             # Its answer may still come; or the server may be no primary any more.
             self.drop(session)
@@ -179,6 +192,13 @@ class PostgresClient:
                 prepare_threshold=None,
                 **self._parts,
             )
+            asked_at = clock.now()
+            try:
+                now = await session.run("SELECT extract(epoch FROM clock_timestamp())::float8", {}, timeout_s)
+            except BaseException:
+                self.drop(session)
+                raise
+            session.ahead_s = now[0][0][0] - asked_at
         if self._closed:
             self.drop(session)
             raise LockUnavailable("the connection to PostgreSQL is closed")
@@ -204,6 +224,8 @@ def text_of(error: BaseException) -> str:
     """Return the first line of an error, and never a statement."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
+    if isinstance(error, errors.DivisionByZero):
+        return "the call came too late"
     said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     text = said or next(iter(str(error).splitlines()), "") or "the connection is lost"
     return "it is a standby, which grants no locks" if "during recovery" in text else text
