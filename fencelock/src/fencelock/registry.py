@@ -85,7 +85,8 @@ def scheme_of(name: str) -> str:
 
 def backend_class(name: str) -> type[LockBackend]:
     """Return a backend's class by short name or scheme. Raises `ConfigurationError`, also if its client is missing."""
-    known = (CLASSES | _FOR_TESTS)[name_of(name)]
+    name = name_of(name)
+    known = _FOR_TESTS.get(name) or CLASSES[name]
     if not isinstance(known, str):
         return known
     module, _, kind = known.partition(":")
