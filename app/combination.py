@@ -4,9 +4,10 @@ import re
 from typing import Final
 
 from app.errors import ConfigurationError
+from app.locks import name_of
 from app.settings import Guard, Settings
 from app.stock import registry
-from fencelock import Guarantees, Scope, name_of
+from fencelock import Guarantees, Scope
 
 _PORTS: Final = {"redis": 6379, "rediss": 6379, "mysql": 3306, "mariadb": 3306}
 
@@ -31,7 +32,7 @@ def check(promised: Guarantees, settings: Settings) -> None:
     tokenless = guard is Guard.FENCE and not promised.fencing
     alone = guard is Guard.COMPARE and promised.scope is Scope.NOBODY
     if tokenless or alone:
-        name = _name(settings.lock.get_secret_value())
+        name = name_of(settings.lock.get_secret_value())
         raise ConfigurationError(f"SECKILL_LOCK: the lock {name} needs SECKILL_GUARD={best}")
 
 
@@ -41,16 +42,12 @@ def warnings(promised: Guarantees, settings: Settings) -> list[str]:
     found = []
     if not promised.elects:
         found.append(
-            f"the lock {_name(lock)} keeps no record of the last orders: if the store loses some while "
+            f"the lock {name_of(lock)} keeps no record of the last orders: if the store loses some while "
             "no instance runs, nobody notices (all locks that have elections keep one)"
         )
     if _servers(lock) & _servers(store):
         found.append("the lock and the store are on one server: what sets the one back sets both back")
     return found
-
-
-def _name(url: str) -> str:
-    return name_of(url.partition("://")[0])
 
 
 def _servers(url: str) -> set[tuple[str, int]]:

@@ -40,7 +40,7 @@ The errors of locks are `fencelock.LockError` and below; they are in no tree of 
 
 from typing import Final
 
-from fencelock.errors import FencelockError
+from fencelock import FencelockError
 
 
 class SeckillError(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Never
 
 from app.errors import EXPECTED
-from fencelock.waiting import settled
+from fencelock.kit import settled
 
 
 async def run_forever(

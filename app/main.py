@@ -18,6 +18,7 @@ from app.dashboard.room import ControlRoom
 from app.errors import ConfigurationError
 from app.forever import run_forever
 from app.keyring import secrets_of
+from app.locks import name_of
 from app.outbox.pull import Pull
 from app.payments import registry as providers
 from app.settings import Settings, doubtful, load, unknown_variables
@@ -50,7 +51,7 @@ from app.web.parameters import KNOWN_PARAMETERS
 from app.web.sse import Feeds
 from app.web.state import Ready, State
 from app.wiring import about, catalogue_of, check_together, open_sale, refunds_of, traces_of, webhooks_of
-from fencelock.url import LockUrl
+from fencelock.kit import LockUrl
 
 _log = logging.getLogger(__name__)
 
@@ -97,8 +98,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
-        lock, store = settings.lock.get_secret_value(), settings.store.get_secret_value()
-        lock, store = fencelock.name_of(lock.partition("://")[0]), registry.system_of(store)
+        lock, store = name_of(settings.lock.get_secret_value()), registry.system_of(settings.store.get_secret_value())
         metrics.describe(name=settings.instance_name, version=_version(), lock=lock, store=store, guard=settings.guard)
         async with open_sale(settings, metrics, with_auditor=True) as sale:
             ready = health.ready(sale.readiness)

@@ -170,8 +170,8 @@ class Settings(BaseSettings):
     lock: SecretStr = Field(
         SecretStr("etcd://127.0.0.1:2379"),
         description="the lock system: `etcd://host,host`, `etcd+txn://`, `redis://`, `redis+fair://`, "
-        "`redlock://a,b,c`, `zookeeper://`, `postgres://`, `mysql+row://`, `mysql+for-update://`, `local://` or "
-        "`none://`; docs/locks.md has the details",
+        "`redlock://a,b,c`, `zookeeper://`, `postgres://`, `mysql+row://`, `mysql+for-update://`, "
+        "`file:///folder`, `local://` or `none://`; docs/locks.md has the details",
     )
     lock_prefix: str = Field("/seckill/lock", pattern="^/[^ ]*[^/ ]$", description="the prefix of all lock names")
     lock_groups: int = Field(

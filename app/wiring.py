@@ -13,6 +13,7 @@ from app.dashboard.delay_injection import DelayingStore
 from app.dashboard.journal import Journal
 from app.errors import ConfigurationError
 from app.keyring import secrets_of
+from app.locks.fallback import FallbackBackend
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
 from app.sale import Rules, Shop
@@ -22,7 +23,6 @@ from app.settings import Settings
 from app.stock import StockStore, registry
 from app.telemetry.observer import Observer, Observers
 from fencelock import Guarantees, LockBackend
-from fencelock.fallback import FallbackBackend
 
 if TYPE_CHECKING:  # what only an instance needs would double the time of a command
     from app.cashier import Cashier, Provider

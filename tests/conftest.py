@@ -57,11 +57,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of the lock contract that go beyond what a backend guarantees."""
     chosen, others = list[pytest.Item](), list[pytest.Item]()
+    of_processes = (Scope.EVERYBODY, Scope.MACHINE)
     for item in items:
         guarantees = getattr(getattr(item, "cls", None), "guarantees", None)
         promised = guarantees is None or (
             all(getattr(guarantees, mark.args[0]) for mark in item.iter_markers("promise"))
-            and (guarantees.scope is Scope.EVERYBODY or not {"workers", "own_system"} & set(item.fixturenames))  # type: ignore[attr-defined]
+            and (guarantees.scope in of_processes or not {"workers", "own_system"} & set(item.fixturenames))  # type: ignore[attr-defined]
         )
         (chosen if promised else others).append(item)
     if others:

@@ -22,7 +22,7 @@ from app.telemetry.observer import Observer
 from fencelock import LockLost, LockUnavailable
 
 if TYPE_CHECKING:
-    from fencelock.election import AsyncElection, AsyncLeadership
+    from fencelock import AsyncElection, AsyncLeadership
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app.stock import StockStore
 
 if TYPE_CHECKING:
-    from fencelock.election import AsyncElection, AsyncLeadership
+    from fencelock import AsyncElection, AsyncLeadership
 
 _log = logging.getLogger(__name__)
 

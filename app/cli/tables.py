@@ -9,8 +9,8 @@ from rich.table import Column, Table
 from app import moments
 from app.audit import Audit
 from app.stock import Change, Level
+from app.telemetry.logs import printable
 from fencelock import Contender
-from fencelock.contender import printable
 
 _SHOWN_MAX: Final = 200
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from app.errors import EXPECTED, StockBehind, StockError
+from app.locks.fallback import degraded
 from app.sale.clock import StoreClocks
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
@@ -88,7 +89,7 @@ class Readiness:
     @property
     def mode(self) -> str:
         """How sales happen now: under the "lock", or "optimistic" during a fallback, while the lock system is away."""
-        return "optimistic" if self._locks.degraded else "lock"
+        return "optimistic" if degraded(self._locks) else "lock"
 
     @property
     def renewing(self) -> bool:
@@ -109,7 +110,7 @@ class Readiness:
             self._well("store", self._writable_and_lasting(timeout_s)),
         )
         return {
-            self._locks.name: "away" if self._locks.degraded else lock,  # which is no reason not to sell
+            self._locks.name: "away" if degraded(self._locks) else lock,  # which is no reason not to sell
             "store": store,
             "renewal": "ok" if self.renewing else "not available",
             "stock": "ok" if await self._sells(store) else "not available",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from fencelock import clock
+import fencelock
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class StoreClock:
     """
 
     def __init__(
-        self, server: str = "", *, wall: Callable[[], float] = time.time, passed: Callable[[], float] = clock.now
+        self, server: str = "", *, wall: Callable[[], float] = time.time, passed: Callable[[], float] = fencelock.now
     ) -> None:
         self._named = f"the store's clock at {server}" if server else "the store's clock"
         self._wall = wall
@@ -103,7 +103,7 @@ class StoreClocks:
     def __init__(self, server_of: Callable[[str], str]) -> None:
         self._server_of = server_of
         self._by_server: dict[str, StoreClock] = {}
-        self.passed = clock.now
+        self.passed = fencelock.now
 
     def of(self, sku: str) -> StoreClock:
         """The clock by which an item's holds end."""

@@ -11,7 +11,7 @@ from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, QueueFull, SaleE
 from app.orders import Answer, Command, Hold, Outcome, Purchase
 from app.orders.commands import VERBS, in_doubt, not_done
 from app.telemetry.observer import Observer
-from fencelock.backoff import Backoff
+from fencelock.kit import Backoff
 
 _ITEMS_KEPT: Final = 10_000  # items that nobody waits for, but whose state may be known
 _SHOWN_MAX: Final = 1000

@@ -30,7 +30,7 @@ from app.stock import Fence, StockStore
 from app.telemetry import logs
 from app.telemetry.observer import Observer
 from fencelock import AsyncLock, Grant, LockError, LockLost, LockTimeout
-from fencelock.backoff import Backoff
+from fencelock.kit import Backoff
 
 _log = logging.getLogger(__name__)
 

@@ -50,11 +50,11 @@ class Human(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging gives it
         """The line and its fields; characters that can't be printed are escaped."""
         fields = {"instance": self._instance, **_known.get()}
-        return _printable(super().formatMessage(record) + "".join(f" {name}={fields[name]}" for name in fields))
+        return printable(super().formatMessage(record) + "".join(f" {name}={fields[name]}" for name in fields))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """The stack trace, indented: none of its lines can pass for a record."""
-        return "\n".join("    " + _printable(line) for line in super().formatException(ei).split("\n"))
+        return "\n".join("    " + printable(line) for line in super().formatException(ei).split("\n"))
 
 
 class Json(JsonFormatter):
@@ -161,5 +161,6 @@ def configure(*, level: str, form: str, instance: str) -> None:
         logging.getLogger(house).setLevel(level.upper())
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Make visible whatever a terminal could take for a command, as others write what they like."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

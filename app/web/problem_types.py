@@ -3,9 +3,9 @@
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+import fencelock as of_locks
 from app import errors
 from fencelock import FencelockError, LockError
-from fencelock import errors as of_locks
 
 URN: Final = "urn:seckill:"
 

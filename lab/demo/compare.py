@@ -68,7 +68,7 @@ def _ways(options: DemoOptions) -> Iterator[tuple[str, DemoOptions, bool]]:
     for lock in LockName:
         # A lock that keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in MySQL
         # there is always one.
-        apart = backend_class(lock).guarantees.scope is Scope.EVERYBODY or options.instances == 1
+        apart = backend_class(lock).guarantees.scope in (Scope.EVERYBODY, Scope.MACHINE) or options.instances == 1
         fails = not apart and options.store is StoreName.REDIS
         own = replace(options, lock=lock, guard=None)
         yield lock, replace(own, guard=Guard.NONE, batch_max=1) if fails else own, fails

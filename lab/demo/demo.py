@@ -132,7 +132,7 @@ def _meant(options: DemoOptions, oversold: int) -> str:
     """Explain the result of a sale that was run without a guard on purpose."""
     scope = backend_class(options.lock).guarantees.scope
     many = f"{oversold:,} units were" if oversold > 1 else "one unit was"
-    if scope is Scope.EVERYBODY:
+    if scope in (Scope.EVERYBODY, Scope.MACHINE):
         cause = "A holder that was late wrote all the same, as nothing guards the store"
     elif scope is Scope.PROCESS:
         cause = "Each instance has a lock of its own, and nothing guards the store"

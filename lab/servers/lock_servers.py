@@ -5,6 +5,7 @@ import socket
 import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Self
 
 from fencelock import portal
@@ -28,6 +29,7 @@ class LockServers:
         self._all = ExitStack()
         self.processes: list[Process] = []
         self.ports: list[int] = []
+        self._folder: TemporaryDirectory[str] | None = None
         self._scheme, self._login, self._path = lock.replace("-", "+", 1), "", ""
         match lock.partition("-")[0]:
             case "etcd":
@@ -50,6 +52,9 @@ class LockServers:
                 mariadb = MariaDB()
                 self.processes, self.ports = [mariadb], [mariadb.port]
                 self._login, self._path = f"{mariadb.user}:{mariadb.password}@", f"/{mariadb.database}"
+            case "file":
+                self._folder = TemporaryDirectory(prefix="seckill-locks-")
+                self._path = self._folder.name
 
     @property
     def url(self) -> str:
@@ -82,6 +87,8 @@ class LockServers:
     def _stop(self) -> None:
         for server in self.processes:  # the servers of this moment
             server.stop()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def __exit__(self, *_: object) -> None:
         self._all.close()
@@ -125,8 +132,8 @@ def _number(pattern: str, text: str) -> int:
 
 
 async def _questions(url: str) -> int:
-    from fencelock.clients.mysql import MySqlClient
     from fencelock.errors import LockUnavailable
+    from fencelock.mysql import MySqlClient
 
     client = MySqlClient(url, timeout_s=5, unavailable=LockUnavailable)
     try:

@@ -42,7 +42,7 @@ from lab.steps.wire import Side, Step
 
 # The systems of the sale: a lock in Redis, and a store.
 SALES: Final = {"sale": "redis", "sale-mysql": "mysql", "events": "redis"}
-LOCKS: Final = tuple(name for name in CLASSES if name not in ("local", "none"))
+LOCKS: Final = tuple(name for name in CLASSES if name not in ("file", "local", "none"))
 OF_A_CHANGE: Final = ("redis", "etcd", "sale")  # what every change runs
 _SAID: Final = {
     "missed": "faults never came to their step",

@@ -49,7 +49,7 @@ from app.web.connection import Connection
 from fencelock import clock
 from fencelock.etcd.lock import Place
 from fencelock.etcd.lookout import Lookout
-from fencelock.etcd.session import Key
+from fencelock.etcd.shared_lease import Key
 from fencelock.grant import Grant
 from fencelock.lease import Lease
 from fencelock.renewer import Renewer

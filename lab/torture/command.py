@@ -25,7 +25,7 @@ from lab.torture.stage import STORES, python_of, system_of
 
 FALLBACK: Final = "fallback"  # a lock in Redis that is skipped while Redis is away, as the articles have it
 OPTIMISTIC: Final = "optimistic"  # no lock: if several decide at once, the first one to write wins
-LOCKS: Final = (*(name for name in CLASSES if name not in ("local", "none")), FALLBACK, OPTIMISTIC)
+LOCKS: Final = (*(name for name in CLASSES if name not in ("file", "local", "none")), FALLBACK, OPTIMISTIC)
 _CALM_S: Final = 5.0  # after each fault, beyond the TTL
 _BUG_DURATION_S: Final = 24.0  # of a run with a bug, whose faults strike again and again
 _RUNS_WITH_A_BUG: Final = 2  # a bug shows only at its moment, which may not come in the first run

@@ -24,7 +24,7 @@ from rich.table import Column, Table
 
 from app.errors import EXPECTED, ConfigurationError
 from fencelock import LockUnavailable
-from fencelock.clients.mysql import MySqlClient
+from fencelock.mysql import MySqlClient
 from fencelock.mysql.backend import SCHEMA as LOCK_TABLES
 from fencelock.registry import CLASSES, scheme_of
 from fencelock.zookeeper.client import ZooKeeperClient

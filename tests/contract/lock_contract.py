@@ -788,7 +788,7 @@ class LockContract(TaskContract):
         def use(parent: Connection) -> list[int]:
             parent.recv()
             for lock in reversed(locks):
-                assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
+                assert (lock.try_acquire() is None) == (self.guarantees.scope is not Scope.PROCESS)
             with steady_backend.lock(name).holding(wait_s=WITHIN_S) as grant:
                 time.sleep(1.5 * STEADY_S)  # longer than it would have it without a renewal
                 grant.ensure_held()

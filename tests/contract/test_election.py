@@ -13,12 +13,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from fencelock import Cancel, LockBackend, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable, portal
-from fencelock.clients.mysql import MySqlClient
 from fencelock.election import Election, Leader
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
 from fencelock.local import LocalBackend
+from fencelock.mysql import MySqlClient
 from fencelock.postgres import election as postgres_election
 from fencelock.postgres.client import PostgresClient
 from fencelock.redis import client as redis_client

@@ -24,8 +24,7 @@ import trustme
 from fencelock import Contender, DistributedLock, Grant, LockBackend, LockError, LockLost, LockUnavailable
 from fencelock.clock import now
 from fencelock.errors import ConfigurationError
-from fencelock.etcd import lookout, watch
-from fencelock.etcd import session as etcd_session
+from fencelock.etcd import lookout, shared_lease, watch
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.txn import EtcdTxnBackend
 from fencelock.etcd.watch import WatchStream
@@ -450,7 +449,7 @@ def test_a_watch_made_anew_does_not_need_the_past() -> None:
 @pytest.mark.slow
 def test_etcd_is_set_back(tmp_path: Path, kind: type[EtcdBackend], monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder of a lock in an etcd that came back older has lost it, and nobody keeps what stands in the copy."""
-    monkeypatch.setattr(etcd_session, "_IDLE_S", 60.0)  # the first one's lease is there all the while
+    monkeypatch.setattr(shared_lease, "_IDLE_S", 60.0)  # the first one's lease is there all the while
     with EtcdMember() as member:
         one, two = (kind(member.endpoint, ttl_s=CALM_S, timeout_s=CALM_S) for _ in range(2))
         first, second = one.lock("/test/back"), two.lock("/test/back")
@@ -1098,7 +1097,7 @@ def test_a_lost_answer_is_the_end_of_a_session(
 
 def test_idle_leases_are_given_back(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session is kept, and not for long: a process that takes no locks any more has no leases."""
-    monkeypatch.setattr(etcd_session, "_IDLE_S", 0.5)
+    monkeypatch.setattr(shared_lease, "_IDLE_S", 0.5)
     other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
     locks = [other.lock(f"/test/idle-{number}") for number in range(20)]
     for lock in locks:

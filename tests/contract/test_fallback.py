@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from app.locks.fallback import FallbackBackend
 from fencelock import Cancel, Grant, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable, Scope
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.fallback import FallbackBackend
 from fencelock.redis.backend import RedisBackend
 from lab.servers import EtcdMember, Valkey
 from tests.contract.lock_contract import InThread

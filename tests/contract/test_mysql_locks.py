@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fencelock import Cancel, Grant, LockCancelled, LockTimeout, LockUnavailable, portal
-from fencelock.clients.mysql import client as mysql_client
 from fencelock.errors import ConfigurationError
+from fencelock.mysql import client as mysql_client
 from fencelock.mysql import row
 from fencelock.mysql.backend import MySqlBackend, Tokens
 from fencelock.mysql.for_update import MySqlForUpdateBackend, _Transaction

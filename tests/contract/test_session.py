@@ -11,10 +11,10 @@ import pytest
 
 from fencelock import LockError, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.clock import now
-from fencelock.etcd import session as session_module
+from fencelock.etcd import shared_lease
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
-from fencelock.etcd.session import Session
+from fencelock.etcd.shared_lease import SharedLease
 from fencelock.etcd.txn import EtcdTxnBackend
 from fencelock.renewer import Renewer
 from lab.servers import EtcdMember
@@ -443,7 +443,7 @@ async def test_a_late_deletion_delays_no_renewal(etcd: EtcdMember, monkeypatch: 
         deleting.set()
         await asyncio.Event().wait()
 
-    session = await Session.begin(backend.here().client, Renewer(asyncio.get_running_loop()), 30, 5)
+    session = await SharedLease.begin(backend.here().client, Renewer(asyncio.get_running_loop()), 30, 5)
     key = session.key(f"{ONE}/")
     key.not_answered()
     await key.end(5)  # it may still be created
@@ -486,7 +486,7 @@ async def test_a_lease_that_is_granted_late_is_revoked() -> None:
     client: Any = Granting(lacks=2)
     renewer = Renewer(asyncio.get_running_loop())
     with pytest.raises(LockUnavailable):
-        await Session.begin(client, renewer, 30, 5)
+        await SharedLease.begin(client, renewer, 30, 5)
     async with asyncio.timeout(WITHIN_S):
         await client.revoked.wait()
     await renewer.close()
@@ -496,8 +496,8 @@ async def test_an_idle_lease_is_revoked_though_the_first_call_is_lost(monkeypatc
     """The end of a session that nobody uses is tried again."""
     client: Any = Granting(away=2)
     renewer = Renewer(asyncio.get_running_loop())
-    session = Session(client, renewer, 7, 3, default=True)
-    monkeypatch.setattr(session_module, "_IDLE_S", 0.0)
+    session = SharedLease(client, renewer, 7, 3, default=True)
+    monkeypatch.setattr(shared_lease, "_IDLE_S", 0.0)
     renewer.keep(session.lease)
     async with asyncio.timeout(WITHIN_S):
         await client.revoked.wait()
@@ -509,7 +509,7 @@ async def test_what_is_to_be_given_back_is_tried_once_more_at_the_end() -> None:
     client: Any = Granting()
     renewer = Renewer(asyncio.get_running_loop())
     with pytest.raises(LockUnavailable):
-        await Session.begin(client, renewer, 30, 5)
+        await SharedLease.begin(client, renewer, 30, 5)
     await renewer.close()
     assert client.revoked.is_set()
 

@@ -8,7 +8,7 @@ import pytest
 from app.errors import KeyReused
 from app.orders import ERASED, Cancel, Hold, Purchase
 from app.stock.mysql import erase as mysql_erase
-from fencelock.clients.mysql import Call
+from fencelock.mysql import Call
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask, optional
 from tests.harness.shop import buy, shop

@@ -102,6 +102,21 @@ def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
     assert wrong.stdout.count("[call-arg]") == 3, wrong.stdout + wrong.stderr
 
 
+@pytest.mark.parametrize("comments", [True, False])
+def test_pyright_reads_the_same(tmp_path: Path, comments: bool) -> None:
+    """It finds each planted mistake where mypy finds one, and no other; so an editor shows what CI will say."""
+    program = (Path(__file__).parent / "typed.py").read_text()
+    (tmp_path / "typed.py").write_text(program if comments else re.sub(r"# type: ignore\S+", "#", program))
+    rules = {"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error", "pythonVersion": "3.11"}
+    settings = rules | {"extraPaths": [str(LOCKS / "src")], "enableTypeIgnoreComments": True}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    pyright = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(pyright, capture_output=True, text=True, cwd=tmp_path)
+    found = {one["range"]["start"]["line"] for one in json.loads(done.stdout)["generalDiagnostics"]}
+    planted = {number for number, line in enumerate(program.splitlines()) if "# type: ignore[" in line}
+    assert found == (set() if comments else planted)
+
+
 def test_it_brings_nothing_but_the_client(python: Path) -> None:
     """Neither FastAPI nor typer comes along: the wheel needs only the client of the chosen lock system."""
     listed = subprocess.check_output([*UV, "pip", "list", "--python", str(python), "--format=json"])

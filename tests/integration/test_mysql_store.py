@@ -17,8 +17,8 @@ from app.errors import ConfigurationError, StockBehind, StockChanged, StockCorru
 from app.orders import Answer, Outcome, Purchase, Settled, Terms
 from app.stock import Level, Refused, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
-from fencelock.clients.mysql import Call
-from fencelock.clients.mysql import client as mysql_client
+from fencelock.mysql import Call
+from fencelock.mysql import client as mysql_client
 from lab.servers import EtcdMember, MariaDB
 from lab.torture.proxy import Proxy
 from tests.contract.store_contract import commit, decided, fence, held_for, paid, prepare, resolve, run_out, sell

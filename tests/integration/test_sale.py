@@ -24,6 +24,7 @@ from app.errors import (
     StockCorrupt,
     UnknownItem,
 )
+from app.locks.none import NoBackend
 from app.orders import Answer, Outcome, Purchase
 from app.sale import Rules
 from app.sale import queue as queue_module
@@ -33,7 +34,6 @@ from app.stock.redis.bare import BareStockStore
 from app.telemetry.observer import Observer
 from fencelock import AsyncLock, Grant
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.none import NoBackend
 from lab.servers import EtcdMember, RedisCluster, Valkey
 from tests.harness.shop import buy, shop
 from tests.harness.waiting import WITHIN_S, eventually_async

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 import fencelock.fence
+from fencelock import kit
 from tests.harness.site import make_site
 
 ROOT = Path(__file__).parents[2]
@@ -79,10 +80,10 @@ def test_each_page_is_in_the_navigation(built: Path, pages: dict[Path, Page]) ->
 
 
 def test_the_reference_has_each_public_name(built: Path, pages: dict[Path, Page]) -> None:
-    """Each public name of fencelock and of its fence has a place, and typed examples are code."""
+    """Each public name of fencelock, of its fence and of its kit has a place, and typed examples are code."""
     page = built / "docs" / "fencelock.html"
     named = {anchor.rpartition(".")[2] for anchor in pages[page].ids}
-    assert {*fencelock.__all__, *fencelock.fence.__all__} <= named
+    assert {*fencelock.__all__, *fencelock.fence.__all__, *kit.__all__} <= named
     text = page.read_text()
     assert "<blockquote" not in text
     assert "├" in text

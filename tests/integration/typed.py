@@ -26,6 +26,7 @@ from fencelock import (
     aio,
     connect,
     fence,
+    kit,
     testing,
 )
 
@@ -113,6 +114,23 @@ async def for_tasks() -> None:
         pass
 
 
+class Try(kit.Attempt[kit.Connection]):
+    async def take(self, wait: kit.Wait) -> Grant | float:
+        return Grant(self.name, "1", "own", kit.Lease(self.name, self, 5))  # type: ignore[arg-type]
+
+    async def renew(self, timeout_s: float) -> bool:
+        return assert_type(self.connection.terms.ttl_s, float) > 0
+
+    async def end(self, timeout_s: float) -> None: ...
+
+
+def of_ones_own() -> None:
+    fencelock.register("own", "module:Class")
+    fencelock.register("own", LockBackend)
+    fencelock.register("own", Try)  # type: ignore[arg-type]
+
+
 def names() -> None:
+    kit.Attemt  # type: ignore[attr-defined]  # noqa: B018
     fencelock.conect("etcd://127.0.0.1:2379")  # type: ignore[attr-defined]
     fence.RedisFense  # type: ignore[attr-defined]  # noqa: B018

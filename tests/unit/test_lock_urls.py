@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fencelock
+from app import locks as _of_the_service  # noqa: F401 - one more lock: `none`
 from fencelock import connect
 from fencelock.backend import LockBackend
 from fencelock.connection import Options
@@ -133,6 +134,7 @@ URLS = {
     "postgres": "postgres://shop:secret@127.0.0.1:1/shop",
     "mysql-row": "mysql+row://shop:secret@127.0.0.1:1/shop",
     "mysql-for-update": "mysql+for-update://shop:secret@127.0.0.1:1/shop",
+    "file": "file:///var/lock/jobs",
     "local": "local://",
     "none": "none://",
 }
@@ -195,6 +197,10 @@ def test_an_unknown_lock_is_refused_with_those_that_there_are(scheme: str) -> No
         "postgres://h:port/db?sslmode=0=1",
         "mysql+row://h/db",
         "mysql+row://u:p@h/db?colour=red",
+        "file://",
+        "file:///",
+        "file://h/jobs",
+        "file:///jobs?colour=red",
         "local://h",
         "local://?colour=red",
         "none://h",

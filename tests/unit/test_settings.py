@@ -10,10 +10,11 @@ import pytest
 
 from app.errors import ConfigurationError
 from app.keyring import secrets_of
+from app.locks import name_of
 from app.settings import _REPLACED, PREFIX, Guard, Settings, doubtful, load, unknown_variables
 from app.stock.registry import system_of
 from app.wiring import check_together
-from fencelock.registry import CLASSES, name_of
+from fencelock.registry import CLASSES
 from lab.demo.stage import LockName, StageOptions, StoreName
 from tests.unit.test_lock_urls import URLS
 
@@ -362,7 +363,7 @@ def test_what_to_say_instead_is_a_setting(said: str) -> None:
     named = re.findall(rf"{PREFIX}\w+", said)
     assert {name.removeprefix(PREFIX).lower() for name in named} <= set(Settings.model_fields)
     for name, scheme in re.findall(r"SECKILL_(LOCK|STORE)=([a-z+]+)://", said):
-        assert name_of(scheme) if name == "LOCK" else system_of(f"{scheme}://host")
+        assert name_of(f"{scheme}://") if name == "LOCK" else system_of(f"{scheme}://host")
 
 
 def test_old_variables_are_found_in_dotenv_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from app.orders import ERASED
 from app.stock.mysql.tables import note, places, plain, rows_of
-from fencelock.clients.mysql import Call
+from fencelock.mysql import Call
 
 Run = Callable[[Callable[[Call], Awaitable[Any]]], Awaitable[Any]]
 

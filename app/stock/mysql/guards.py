@@ -15,7 +15,7 @@ from app.stock.mysql.store import LARGEST, TransactionalStockStore
 from app.stock.mysql.tables import ItemRow
 from app.stock.refusals import foreign, superseded
 from app.stock.store import Batch, Fence
-from fencelock.clients.mysql import Call
+from fencelock.mysql import Call
 
 
 class MySqlStockStore(TransactionalStockStore):

@@ -24,7 +24,7 @@ from app.stock.mysql.tables import (
     select,
 )
 from app.stock.store import note_of
-from fencelock.clients.mysql import Call
+from fencelock.mysql import Call
 
 _DUE_MAX: Final = 200  # orders that a batch gives back at most
 

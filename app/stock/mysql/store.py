@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
 
-import fencelock.clients.mysql as fencelock_mysql
+import fencelock
 from app.errors import (
     ConfigurationError,
     FenceRefused,
@@ -49,7 +49,7 @@ from app.stock.store import (
     what_is_changed,
 )
 from app.stock.watermark import Watermark
-from fencelock.clients.mysql import Call, MySqlClient
+from fencelock.mysql import Call, MySqlClient
 
 Result = TypeVar("Result")
 Position = tuple[int, int, str]  # of an order: its generation, its number, the tag of its secret ("": any)
@@ -88,7 +88,7 @@ class TransactionalStockStore(StockStore):
                 columns=tables.COLUMNS,
                 made_once=True,
             )
-        except fencelock_mysql.ConfigurationError as error:
+        except fencelock.ConfigurationError as error:
             raise ConfigurationError(str(error)) from None
         wait_s = max(1, int(timeout_s / 2))
         self._sessions = self._client.sessions(

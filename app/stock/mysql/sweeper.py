@@ -9,7 +9,7 @@ from functools import partial
 from app.errors import StockUnavailable
 from app.stock.mysql import tables
 from app.stock.mysql.tables import ItemRow
-from fencelock.clients.mysql import MySqlClient, Sessions
+from fencelock.mysql import MySqlClient, Sessions
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from app.errors import StockCorrupt
 from app.orders import Ask, Event, EventKind, Order, OrderId, Record, Settled, Units, sale_of
 from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Batch, Change, Fence, Outbox
 from app.stock.watermark import tag_of
-from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
+from fencelock.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
 TERMS_BYTES: Final = 2000
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,18}")

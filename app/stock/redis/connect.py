@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 import fencelock
 from app.errors import ConfigurationError
-from fencelock.url import LockUrl
+from fencelock.kit import LockUrl
 
 _ASK_SENTINEL_S: Final = 1.0  # at most; a call's deadline is for all of them together
 _SENTINEL_PORT: Final = 26379

@@ -6,7 +6,8 @@
 ...     store.write(..., token=grant.token)
 >>> locks.close()
 
-For tasks see `fencelock.aio`; for a store that checks the token, `fencelock.fence`.
+For tasks see `fencelock.aio`; for a store that checks the token, `fencelock.fence`; for a lock of one's own,
+`fencelock.kit`.
 """
 
 from importlib import import_module
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .leading import AsyncLeading, Leading
     from .lock import AsyncLock, DistributedLock
     from .once import AsyncOnce, Once, Start
-    from .registry import connect, name_of
+    from .registry import connect, name_of, register
     from .session import AsyncSession, Session
     from .waiting import Cancel
 
@@ -74,6 +75,7 @@ __all__ = [
     "connect",
     "name_of",
     "now",
+    "register",
 ]
 
 # Imported when they are asked for: code that only catches an error needs no lock.
@@ -91,7 +93,7 @@ _MODULES: Final = {
     ".leading": ("AsyncLeading", "Leading"),
     ".lock": ("AsyncLock", "DistributedLock"),
     ".once": ("AsyncOnce", "Once", "Start"),
-    ".registry": ("connect", "name_of"),
+    ".registry": ("connect", "name_of", "register"),
     ".session": ("AsyncSession", "Session"),
     ".waiting": ("Cancel",),
 }

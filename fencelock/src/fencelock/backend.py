@@ -27,6 +27,7 @@ class Scope(StrEnum):
     """The owners that a lock keeps apart."""
 
     EVERYBODY = "all processes"
+    MACHINE = "all processes of one machine"
     PROCESS = "the threads of one process"
     NOBODY = "nobody"
 
@@ -217,11 +218,6 @@ class LockBackend(ABC):
         raise LockError(f"{self.name} has no elections")
 
     @property
-    def degraded(self) -> bool:
-        """True while grants are given without a lock, as the system is away and can be done without."""
-        return False
-
-    @property
     def renewing(self) -> bool:
         """True while leases are being renewed."""
         return not self._closed and all(one.renewer.alive for one in list(self._connections.values()))
@@ -274,30 +270,16 @@ class LockBackend(ABC):
 
 
 class AsyncLocks:
-    """A lock backend, for tasks. `backend`: the same, for threads."""
+    """A lock backend, for tasks. `backend`: the same, for threads.
+
+    `name`: the lock system's, for people; `guarantees`: the promises of its locks; `ttl_s`: see `LockBackend`.
+    """
 
     def __init__(self, backend: LockBackend) -> None:
         self.backend = backend
-
-    @property
-    def ttl_s(self) -> float:
-        """The TTL of a lease in seconds, unless a lock has its own."""
-        return self.backend.ttl_s
-
-    @property
-    def name(self) -> str:
-        """The lock system's name, for people."""
-        return self.backend.name
-
-    @property
-    def guarantees(self) -> Guarantees:
-        """The promises of its locks."""
-        return self.backend.guarantees
-
-    @property
-    def degraded(self) -> bool:
-        """True while grants are given without a lock, as the system is away and can be done without."""
-        return self.backend.degraded
+        self.name = backend.name
+        self.guarantees = backend.guarantees
+        self.ttl_s = backend.ttl_s
 
     @property
     def renewing(self) -> bool:

@@ -1,6 +1,9 @@
 """All lock backends, by their short names. They are imported only when they are wanted, as some need an extra."""
 
+import re
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Final, Unpack
 
 from .backend import LockBackend
@@ -8,8 +11,9 @@ from .connection import Options
 from .errors import ConfigurationError
 from .url import LockUrl
 
+GROUP: Final = "fencelock.locks"  # of entry points, by which distributions from outside name their locks
 # A new lock is its module and a line here. The name is the scheme of its URL with "-" for "+".
-CLASSES: Final[dict[str, str]] = {
+CLASSES: Final[dict[str, str | type[LockBackend]]] = {
     "etcd": ".etcd.backend:EtcdBackend",
     "etcd-txn": ".etcd.txn:EtcdTxnBackend",
     "redis": ".redis.backend:RedisBackend",
@@ -19,11 +23,11 @@ CLASSES: Final[dict[str, str]] = {
     "postgres": ".postgres.backend:PostgresBackend",
     "mysql-row": ".mysql.row:MySqlRowBackend",
     "mysql-for-update": ".mysql.for_update:MySqlForUpdateBackend",
+    "file": ".file:FileBackend",
     "local": ".local:LocalBackend",
-    "none": ".none:NoBackend",
 }
 # Opened by its URL as the others are, and for tests only: no page or demo lists it.
-_FOR_TESTS: Final = {"memory": ".testing:MemoryLocks"}
+_FOR_TESTS: Final[dict[str, str | type[LockBackend]]] = {"memory": ".testing:MemoryLocks"}
 # The names of the packages that the locks' clients come in.
 _ETCD: Final = "cslab-etcd3 grpcio"
 _REDIS: Final = "'redis[hiredis]'"
@@ -43,11 +47,33 @@ _ALSO: Final = {
 } | {"postgresql": "postgres"}
 
 
+def register(scheme: str, backend: str | type[LockBackend]) -> None:
+    """Make a lock from outside known to `connect` by the scheme of its URLs, such as "consul" or "consul+queue".
+
+    `backend`: its class, or "module:Class", which is then imported at first use. A distribution can name it by an entry
+    point in the group `fencelock.locks` instead, and nobody has to call this. Raises `ConfigurationError` for a scheme
+    that is none, or is another lock's.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(\+[a-z0-9-]+)?", scheme):
+        raise ConfigurationError(f"not the scheme of a lock's URL: {scheme!r}")
+    name = scheme.replace("+", "-")
+    if scheme.partition("+")[0] in _ALSO | _FOR_TESTS or CLASSES.setdefault(name, backend) != backend:
+        raise ConfigurationError(f"there is another lock {scheme!r}")
+
+
+@cache
+def _register_installed() -> None:
+    for one in entry_points(group=GROUP):
+        register(one.name, one.value)
+
+
 def name_of(scheme: str) -> str:
     """Return the short name of the lock with this URL scheme or short name. Raises `ConfigurationError`."""
     base, plus, kind = scheme.partition("+")
     name = _ALSO.get(base, base) + plus.replace("+", "-") + kind
-    if name not in CLASSES and name not in _FOR_TESTS:
+    if name not in CLASSES | _FOR_TESTS:
+        _register_installed()
+    if name not in CLASSES | _FOR_TESTS:
         raise ConfigurationError(f"there is no lock {scheme!r}; there are {', '.join(map(scheme_of, CLASSES))}")
     return name
 
@@ -59,14 +85,19 @@ def scheme_of(name: str) -> str:
 
 def backend_class(name: str) -> type[LockBackend]:
     """Return a backend's class by short name or scheme. Raises `ConfigurationError`, also if its client is missing."""
-    module, _, kind = (CLASSES | _FOR_TESTS)[name_of(name)].partition(":")
+    name = name_of(name)
+    known = _FOR_TESTS.get(name) or CLASSES[name]
+    if not isinstance(known, str):
+        return known
+    module, _, kind = known.partition(":")
     try:
         found: type[LockBackend] = getattr(import_module(module, __package__), kind)
     except ModuleNotFoundError as error:
-        client = (error.name or "").partition(".")[0]
-        if client not in _CLIENTS:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _CLIENTS and module.startswith("."):
             raise
-        raise ConfigurationError(f"the lock {name} needs {client}: pip install {_CLIENTS[client]}") from None
+        how = f": pip install {_CLIENTS[missing]}" if missing in _CLIENTS else ", which is not installed"
+        raise ConfigurationError(f"the lock {name} needs {missing}{how}") from None
     return found
 
 
@@ -75,8 +106,8 @@ def connect(url: str, **options: Unpack[Options]) -> LockBackend:
 
     `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
     `zookeeper://a:2181,b:2181/folder`, `postgres://user:password@host/database`,
-    `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`; docs/locks.md has them all. The
-    options, which are keywords:
+    `mysql+row://user:password@host/database`, `mysql+for-update://`, `file:///folder`, `local://`; docs/locks.md has
+    them all, and `register` adds to them. The options, which are keywords:
 
     - `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most.
     - `renew_ratio`: a lease is renewed each time this part of its TTL has passed (1/3).

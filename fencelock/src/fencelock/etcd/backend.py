@@ -18,8 +18,7 @@ from ..waiting import Wait
 from .election import EtcdBallot
 from .endpoint import Access, parse, use_grpc
 from .lock import EtcdConnection, Place
-from .session import TTL_MAX_S
-from .session import Session as SharedLease
+from .shared_lease import TTL_MAX_S, SharedLease
 
 
 class EtcdSession(AsyncSession):

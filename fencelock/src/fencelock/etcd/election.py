@@ -11,7 +11,7 @@ from ..waiting import Wait, Wake
 from . import lookout
 from .client import KeyValue, created, get, modified, oldest, put
 from .lock import RECORD, EtcdConnection, Place
-from .session import Session
+from .shared_lease import SharedLease
 
 
 class EtcdBallot(Ballot):
@@ -19,7 +19,7 @@ class EtcdBallot(Ballot):
 
     connection: EtcdConnection
 
-    def __init__(self, connection: EtcdConnection, name: str, session: Session | None = None) -> None:
+    def __init__(self, connection: EtcdConnection, name: str, session: SharedLease | None = None) -> None:
         self.connection = connection
         self._client = connection.client
         self._name = name

@@ -14,7 +14,7 @@ from ..waiting import Wait
 from .client import EtcdClient, KeyValue, NotFound, created, delete, get, newest, oldest, put
 from .endpoint import Access
 from .lookout import Lookout
-from .session import Key, Session
+from .shared_lease import Key, SharedLease
 
 # The suffix of the key, beside an election's queue, that holds what its leader has written down.
 RECORD = "!record"
@@ -26,14 +26,14 @@ class EtcdConnection(Connection):
     def __init__(self, terms: Terms, members: Sequence[tuple[str, str]], access: Access) -> None:
         super().__init__(terms)
         self.client = EtcdClient(members, access, terms.timeout_s)
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, SharedLease] = {}
         self._granting = asyncio.Lock()
 
     @override
     def attempt(self, name: str, ttl_s: float) -> Attempt["EtcdConnection"]:
         return Place(self, name, describe(self.terms.instance).encode(), ttl_s=ttl_s)
 
-    async def session(self, ttl_s: float, timeout_s: float) -> Session:
+    async def session(self, ttl_s: float, timeout_s: float) -> SharedLease:
         """Return the default session for that TTL, rounded up to whole seconds. Raises `LockUnavailable`."""
         whole_s = math.ceil(ttl_s)
         session = self._sessions.get(whole_s)
@@ -47,7 +47,7 @@ class EtcdConnection(Connection):
         try:
             session = self._sessions.get(whole_s)
             if session is None or not session.usable:
-                session = await Session.begin(self.client, self.renewer, whole_s, timeout_s, default=True)
+                session = await SharedLease.begin(self.client, self.renewer, whole_s, timeout_s, default=True)
                 self._sessions[whole_s] = session
             return session
         finally:
@@ -107,7 +107,7 @@ class Place(Attempt[EtcdConnection]):
     """
 
     def __init__(
-        self, connection: EtcdConnection, name: str, value: bytes, *, ttl_s: float, session: Session | None = None
+        self, connection: EtcdConnection, name: str, value: bytes, *, ttl_s: float, session: SharedLease | None = None
     ) -> None:
         super().__init__(connection, name, ttl_s)
         self._client = connection.client

@@ -19,7 +19,7 @@ from .client import KeyValue, NotFound, created, get, put
 from .endpoint import use_grpc
 from .lock import EtcdConnection
 from .lookout import Lookout
-from .session import Key
+from .shared_lease import Key
 
 
 class _Attempt(Attempt["EtcdTxnConnection"]):

@@ -8,12 +8,14 @@ from typing import Any, Final, Self, Unpack, cast
 from typing_extensions import override
 
 from ..backend import LockBackend
-from ..clients.mysql import DUPLICATE, GROUP, Lent, MySqlClient, Refused, Sessions, group_of
 from ..connection import Connection, Options, Terms
 from ..contender import Contender
 from ..errors import LockUnavailable
 from ..url import LockUrl
+from .client import DUPLICATE, Lent, MySqlClient, Sessions
 from .election import MySqlBallot
+from .group import GROUP, group_of
+from .session import Refused
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
 _NAME: Final = "name VARBINARY(1020) NOT NULL PRIMARY KEY"

@@ -9,13 +9,13 @@ from typing import Final
 
 from typing_extensions import override
 
-from ..clients.mysql import MySqlClient
 from ..connection import Connection
 from ..contender import Contender
 from ..election import Ballot, Leader
 from ..errors import LockUnavailable
 from ..grant import Grant
 from ..waiting import Wait
+from .client import MySqlClient
 
 _CLAIM: Final = (
     "INSERT INTO fencelock_elections (name, token, said, revision) VALUES (%s, %s, %s, %s) ON DUPLICATE KEY UPDATE "

@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from .. import clock
 from ..backend import Guarantees
-from ..clients.mysql import DUPLICATE, NO_TABLE, Call, Refused, Session, Sessions
 from ..connection import Attempt, Connection, Terms
 from ..contender import whoami
 from ..errors import LockUnavailable
@@ -20,6 +19,8 @@ from ..grant import Grant
 from ..lease import Lease
 from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
+from .client import DUPLICATE, NO_TABLE, Call, Sessions
+from .session import Refused, Session
 
 _TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
 _NO_SESSION: Final = 1094

@@ -9,13 +9,14 @@ from typing_extensions import override
 from .. import clock
 from ..backend import Guarantees
 from ..backoff import Backoff
-from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Refused
 from ..connection import Attempt, Connection
 from ..contender import whoami
 from ..grant import Grant
 from ..lease import Lease
 from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
+from .client import DUPLICATE, Lent, MySqlClient
+from .session import Refused
 
 # A waiter's pauses grow from the first to the last; it also looks at the moment at which the row would expire.
 _FIRST_PAUSE_S: Final = 0.005

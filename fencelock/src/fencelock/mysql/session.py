@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...waiting import settled
+from ..waiting import settled
 
 try:
     from asyncmy.errors import Error as DriverError

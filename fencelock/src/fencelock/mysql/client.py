@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from ...errors import ConfigurationError
+from ..errors import ConfigurationError
 from .address import Address
 from .session import MIN_CALL_S, Answer, Refused, Session, late, text_of
 
@@ -26,19 +26,6 @@ try:
     from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 except ImportError:  # an extra: said when a client is made
     asyncmy = None  # type: ignore[assignment]
-
-__all__ = [
-    "DEADLOCK",
-    "DUPLICATE",
-    "NO_TABLE",
-    "Answer",
-    "Call",
-    "Lent",
-    "MySqlClient",
-    "Refused",
-    "Session",
-    "Sessions",
-]
 
 DEADLOCK: Final = 1213
 DUPLICATE: Final = 1062

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from ...errors import ConfigurationError
+from ..errors import ConfigurationError
 
 _URL: Final = "mysql://user:password@host:3306/database, percent-escaped, and ?ssl_ca=/path/to/ca.pem for TLS"
 

@@ -1,4 +1,4 @@
-"""A session: one etcd lease for several keys, which live and end together, as in etcd's Go `concurrency.Session`."""
+"""A shared lease: one etcd lease for several keys, which live and end together, as in Go's `concurrency.Session`."""
 
 import asyncio
 import heapq
@@ -20,7 +20,7 @@ TTL_MAX_S: Final = 9_000_000_000  # etcd's
 _IDLE_S: Final = 2.0  # a default session that has had no key for longer is ended
 
 
-class Session(Leased):
+class SharedLease(Leased):
     """An etcd lease that is kept renewed, with the keys of locks and elections that are bound to it.
 
     `default`: all locks with one TTL that were given no session share it, and it ends when it is idle. A `retired`
@@ -199,7 +199,9 @@ class Key:
     not answered, and may still arrive.
     """
 
-    def __init__(self, session: Session, name: str, *, number: int | None = None, value: bytes | None = None) -> None:
+    def __init__(
+        self, session: SharedLease, name: str, *, number: int | None = None, value: bytes | None = None
+    ) -> None:
         self.session = session
         self.name = name
         self.number = number
@@ -247,5 +249,5 @@ class Key:
             if self.value is not None:
                 await client.txn(valued(self.name, self.value), [delete(self.name)], timeout_s=timeout_s)
             else:
-                await client.delete(self.name, timeout_s)  # and the name is not used again: see `Session.forget`
+                await client.delete(self.name, timeout_s)  # and the name is not used again: see `SharedLease.forget`
         await self.session.forget(self, timeout_s)

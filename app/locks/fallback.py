@@ -16,20 +16,30 @@ from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from . import portal
-from .backend import LockBackend, Scope
-from .backoff import Backoff
-from .callbacks import Callbacks
-from .connection import Attempt, Connection, Options
-from .contender import Contender
-from .election import Ballot
-from .errors import LockCancelled, LockUnavailable
-from .grant import Grant
-from .hook import told
-from .lease import Lease
-from .session import AsyncSession
-from .url import LockUrl
-from .waiting import Cancel, Wait
+from fencelock import (
+    AsyncLocks,
+    AsyncSession,
+    Cancel,
+    Contender,
+    Grant,
+    LockBackend,
+    LockCancelled,
+    LockUnavailable,
+    Scope,
+)
+from fencelock.kit import (
+    Attempt,
+    Backoff,
+    Ballot,
+    Connection,
+    Lease,
+    LockUrl,
+    Options,
+    Wait,
+    in_child,
+    loop_of_threads,
+    told,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +150,7 @@ class _Slot:
 
     def watch(self, lease: Lease) -> None:
         """Free the slot at the end of its lease, on the threads' loop, even if its own loop hangs or is closed."""
-        loop = portal.loop()
+        loop = loop_of_threads()
 
         def look() -> None:
             if not lease.lost and not self._given_back.locked():
@@ -159,7 +169,7 @@ class _Slot:
         if self._given_back.acquire(blocking=False):
             self._slots.release()
             if self._timer is not None:
-                portal.loop().call_soon_threadsafe(self._timer.cancel)
+                loop_of_threads().call_soon_threadsafe(self._timer.cancel)
 
 
 class FallbackBackend(LockBackend):
@@ -183,13 +193,14 @@ class FallbackBackend(LockBackend):
             fair=False,
             fencing=False,
         )
-        self.went_away = Callbacks()  # fired while the lock system is away
+        self.went_away = Cancel()  # set while the lock system is away
         self._backend = backend
         self._on_change = on_change
         self._failures = 0
         self._backoff = Backoff(_LOOK_S, _LONGEST_OPEN_S)
         self._most = most
         self._begin_here()
+        in_child(self._begin_here)
 
     def _begin_here(self) -> None:
         self.slots = threading.BoundedSemaphore(self._most)
@@ -197,20 +208,15 @@ class FallbackBackend(LockBackend):
         self._closing = threading.Event()
         self._looking: threading.Thread | None = None
 
-    @override
-    def _begin_in_child(self) -> None:
-        super()._begin_in_child()
-        self._begin_here()
-
     @classmethod
     @override
     def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
         raise NotImplementedError("it is made of another backend")
 
     @property
-    @override
     def degraded(self) -> bool:
-        return self.went_away.fired
+        """True while grants are given without a lock, as the system is away."""
+        return self.went_away.is_set()
 
     @override
     def connect(self) -> Connection:
@@ -225,7 +231,7 @@ class FallbackBackend(LockBackend):
     def look(self) -> None:
         """Make sure that the thread which pings the lock system runs."""
         with self._circuit:
-            if (self._looking is None or not self._looking.is_alive()) and not self._closed:
+            if (self._looking is None or not self._looking.is_alive()) and not self._closing.is_set():
                 self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
                 self._looking.start()
 
@@ -233,19 +239,17 @@ class FallbackBackend(LockBackend):
         """Go on without locks, as the lock system can't be reached."""
         with self._circuit:
             self._failures += 1
-            if self.degraded or self._closed:
+            if self.degraded or self._closing.is_set():
                 return
-            went_away = self.went_away
-            went_away.fired = True
+            self.went_away.set()
         _log.warning("%s is away, going on without locks: %s", self.name, error)
         told(self._on_change, "away")
-        went_away.fire()
 
     def _close_circuit(self, failures: int) -> bool:
         with self._circuit:
             back = self.degraded and failures == self._failures
             if back:
-                self.went_away = Callbacks()
+                self.went_away = Cancel()
         return back
 
     def _look_for_ever(self) -> None:
@@ -306,3 +310,8 @@ class FallbackBackend(LockBackend):
     async def leave_loop(self) -> None:
         await super().leave_loop()
         await self._backend.leave_loop()
+
+
+def degraded(locks: AsyncLocks) -> bool:
+    """Return whether grants are given without a lock at the moment."""
+    return isinstance(locks.backend, FallbackBackend) and locks.backend.degraded

@@ -2,12 +2,8 @@
 
 from typing_extensions import override
 
-from .backend import Guarantees, LockBackend, Scope
-from .connection import Attempt, Connection
-from .contender import Contender
-from .grant import Grant
-from .lease import Lease
-from .waiting import Wait
+from fencelock import Contender, Grant, Guarantees, LockBackend, Scope
+from fencelock.kit import Attempt, Connection, Lease, Wait
 
 
 class _Attempt(Attempt[Connection]):

@@ -1,0 +1,289 @@
+"""The lock of one machine: a file for each name, locked by `flock`, and a token on which all locks of a folder count.
+
+`flock(1)`, and whatever else locks the same file in that way, keeps apart from ours, but has no token. A lock is free
+as soon as its holder's process ends, however it ends: the kernel sees to it. A process that stands still keeps it.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import quote, unquote
+from weakref import finalize
+
+from typing_extensions import Unpack, override
+
+from . import fork
+from .backend import Guarantees, LockBackend, Scope
+from .backoff import Backoff
+from .connection import Attempt, Connection, Options, Terms
+from .contender import Contender, describe, parse_owner
+from .errors import ConfigurationError, LockUnavailable
+from .grant import Grant
+from .lease import Lease
+from .url import LockUrl
+from .waiting import Wait
+
+try:
+    import fcntl
+except ImportError:  # Windows: said when a backend is made
+    fcntl = None  # type: ignore[assignment]
+
+_SUFFIX: Final = ".lock"
+_NAME_MAX: Final = 255  # bytes of a file's name, on all file systems
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_LOOK_S: Final = 0.001  # `contenders` has a lock for less
+_LOOKS_MAX: Final = 5
+_MOUNTS: Final = "/proc/self/mountinfo"
+# A lock there is the server's, or the client's alone, as versions and mount options have it, and is lost in silence.
+_REMOTE: Final = re.compile(r"nfs\d?|cifs|smb\w*|ncpfs|afs|ceph|lustre|gpfs|beegfs|gfs2?|ocfs2|fuse(\..*)?")
+
+_held: "dict[int, finalize[[int], _Place]]" = {}  # what closes each file that this process has locked
+
+
+def _close_all() -> None:
+    for number, closing in _held.items():
+        closing.detach()
+        os.close(number)  # and no more: what is unlocked here is unlocked for the parent
+    _held.clear()
+
+
+fork.in_child(_close_all)  # else a child that outlives the parent would keep its locks
+
+
+def _free(number: int) -> None:
+    _held.pop(number, None)
+    with suppress(OSError):
+        os.ftruncate(number, 0)
+        fcntl.flock(number, fcntl.LOCK_UN)  # closing it is not enough: a child may have been forked a moment ago
+    os.close(number)
+
+
+class _Lease(Lease):
+    """A lease that time does not end, as the kernel gives the lock to nobody else while we have the file."""
+
+    @property
+    @override
+    def lost(self) -> bool:
+        if not (self.reason or self.inherited or self.overdue):
+            self._deadline = self._clock() + self.ttl_s
+        return super().lost
+
+
+class _Place(Attempt["FileConnection"]):
+    """An attempt, and the locked file of one that was lucky."""
+
+    def __init__(self, connection: "FileConnection", name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
+        self._file = connection.file_of(name)
+        self._number = -1
+        self._close: finalize[[int], _Place] | None = None
+        self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+
+    @override
+    async def take(self, wait: Wait) -> Grant | float:
+        here = self.connection
+        if self.lease is None:
+            with here.translated():
+                for _ in range(_LOOKS_MAX):
+                    if self._lock() or self._file.stat().st_size:
+                        break
+                    await asyncio.sleep(_LOOK_S)  # who has it only looks, or has yet to sign
+            if self._close is None:
+                return self._pauses.next_s() * here.waiters.crowd
+            self.lease = _Lease(self.name, self, self.ttl_s)
+            self.lease.on_lost(self._close)
+        token = await here.next_token(wait.call_s(self.timeout_s))
+        with here.translated():
+            os.ftruncate(self._number, 0)
+            os.pwrite(self._number, f"{token} {describe(here.terms.instance)}".encode(), 0)
+        self.renewer.keep(self.lease)
+        return Grant(f"{self.name}/{token}", token, here.source, self.lease)
+
+    def _lock(self) -> bool:
+        number = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        self._number, self._close = number, finalize(self, _free, number)
+        _held[number] = self._close
+        with suppress(BlockingIOError):
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_there():
+                return True
+        _held.pop(number).detach()
+        self._close = None
+        os.close(number)
+        return False
+
+    def _is_there(self) -> bool:
+        """Return whether the file is still the one of that name: others would lock a new one."""
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._number), self._file.stat())
+        return False
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Return whether the lock is still ours."""
+        return self._close is not None and self._close.alive and self._is_there()
+
+    async def end(self, timeout_s: float) -> None:
+        """Unlock the file. It stays: somebody else may be about to lock it."""
+        if self._close is not None:
+            self._close()
+
+
+class FileConnection(Connection):
+    """The locks of a folder. Its files `.token` and `.token.guard` are those of no lock."""
+
+    def __init__(self, terms: Terms, folder: Path) -> None:
+        super().__init__(terms)
+        self._folder = folder
+        self._token = folder / ".token"
+        with self.translated():
+            folder.mkdir(exist_ok=True)
+        self.source = f"file:{socket.gethostname()}:{folder.resolve()}"
+
+    def file_of(self, name: str) -> Path:
+        """Return a lock's file."""
+        return self._folder / _file_of(name)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise `LockUnavailable` where the system refuses us."""
+        try:
+            yield
+        except OSError as error:
+            raise LockUnavailable(f"{self._folder}: {error.strerror}") from error
+
+    @override
+    def attempt(self, name: str, ttl_s: float) -> _Place:
+        return _Place(self, name, ttl_s)
+
+    async def next_token(self, timeout_s: float) -> int:
+        """Return a token greater than all before it, once it is on disk. Raises `LockUnavailable`."""
+        deadline = time.monotonic() + timeout_s
+        with self.translated():
+            guard = os.open(self._folder / ".token.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        return self._count()
+                    if time.monotonic() > deadline:
+                        raise LockUnavailable(f"{self._folder}: another process has the token for {timeout_s:g} s")
+                    await asyncio.sleep(_LOOK_S)
+            finally:
+                fcntl.flock(guard, fcntl.LOCK_UN)
+                os.close(guard)
+
+    def _count(self) -> int:
+        try:
+            token = int(self._token.read_bytes()) + 1
+        except FileNotFoundError:
+            # The folder is new, or in memory and the machine was started anew: by the clock the tokens go on.
+            token = time.time_ns() // 1000
+        except ValueError:
+            raise LockUnavailable(f"{self._token} holds no number: a token would be given twice") from None
+        made = self._token.with_name(".token.new")
+        with made.open("wb") as file:
+            file.write(str(token).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(self._token)  # and so, whenever the machine fails, the file has the last token or the one before
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return token
+
+    @override
+    async def contenders(self, prefix: str) -> list[Contender]:
+        with self.translated():
+            names = [unquote(file.name.removesuffix(_SUFFIX)) for file in self._folder.glob(f"*{_SUFFIX}")]
+        found = [self._holder(name) for name in sorted(names) if f"{name}/".startswith(prefix)]
+        return [one for one in found if one is not None]
+
+    @override
+    async def queue(self, name: str) -> list[Contender]:
+        holder = self._holder(name)
+        return [] if holder is None else [holder]
+
+    def _holder(self, name: str) -> Contender | None:
+        """Return the holder. A file that a dead one has signed can be locked, and is for a moment."""
+        with suppress(FileNotFoundError), self.translated(), self.file_of(name).open("rb") as file:
+            token, _, owner = file.read().decode(errors="replace").partition(" ")
+            if token.isdecimal():
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                except BlockingIOError:
+                    return Contender(f"{name}/{token}", int(token), *parse_owner(owner), None, holds=True)
+        return None
+
+    @override
+    async def ping(self, timeout_s: float) -> None:
+        with self.translated():
+            self._folder.stat()
+
+
+class FileBackend(LockBackend):
+    """The locks of a folder, for the processes of one machine.
+
+    `folder`: an absolute path; it is made at first use, but not what it lies in. For the rest see `Options`; `ttl_s` is
+    how long a lock stays with a thread or task that has ended.
+    """
+
+    name = "file"
+    guarantees = Guarantees(scope=Scope.MACHINE, leases=False, fencing=True)
+
+    def __init__(self, folder: str | Path, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self._folder = Path(folder)
+        if fcntl is None:
+            raise ConfigurationError("file:// needs flock, which Windows lacks")
+        if not self._folder.is_absolute() or self._folder == Path("/"):
+            raise ConfigurationError("file:// needs the absolute path of a folder: file:///var/lock/jobs")
+        kind = filesystem_of(self._folder)
+        if _REMOTE.fullmatch(kind):
+            raise ConfigurationError(f"{folder} is on {kind}, whose locks can't be trusted: file:// needs a disk")
+
+    @classmethod
+    @override
+    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
+        url.refuse_options()
+        if url.hosts or url.user:
+            raise ConfigurationError("file:// has no host, but three slashes: file:///var/lock/jobs")
+        return cls(url.path, **options)
+
+    @override
+    def check_name(self, name: str) -> None:
+        if len(_file_of(name)) > _NAME_MAX:
+            most = _NAME_MAX - len(_SUFFIX)
+            raise ValueError(f"a name for file:// has at most {most} bytes, escaped: {name[:40]!r}...")
+
+    @override
+    def connect(self) -> FileConnection:
+        return FileConnection(self.terms, self._folder)
+
+
+def _file_of(name: str) -> str:
+    """Return the name of a lock's file, in the folder whatever the lock is called. Raises `ValueError`."""
+    return quote(name, safe="") + _SUFFIX
+
+
+def filesystem_of(folder: Path) -> str:
+    """Return the kind of file system that a folder is on, by Linux' name; empty elsewhere, where it isn't known."""
+    try:
+        mounts = Path(_MOUNTS).read_text()
+    except OSError:
+        return ""
+    path, found, longest = folder.resolve(), "", -1
+    for line in mounts.splitlines():
+        of_mount, _, of_system = line.partition(" - ")
+        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), of_mount.split()[4]))
+        if path.is_relative_to(point) and len(point.parts) >= longest:  # the last one of a place lies over the others
+            found, longest = of_system.split()[0], len(point.parts)
+    return found
