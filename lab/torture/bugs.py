@@ -743,11 +743,6 @@ BUGS: Final[dict[str, Bug]] = {
     "unseen-in-batch": _bug(_unseen_in_batch, "pause"),
     "sent-when-answered": _bug(_sent_when_answered, "lost-reply"),
     "sold-out-for-ever": _bug(_sold_out_for_ever, "lost-commit"),
-    "counts-on": Bug(
-        "A new sale goes on with the units that the one before has sold.",
-        ("lost-commit",),
-        _in_lua("set.lua", ('lucky, held = "0", "0"', 'held = "0"')),
-    ),
     "any-secret": _bug(_any_secret, "lost-commit"),
     "ignores-extensions": _bug(_ignores_extensions, "lost-commit"),
     "unwritten-events": _bug(_unwritten_events, "lost-commit"),

@@ -396,11 +396,12 @@ class End:
 
 @dataclass(slots=True)
 class History:
-    """A whole run. `bids` and `announced`: the attempts at drops, and the deliveries about them."""
+    """A whole run. `bids`, `seen`, `announced`: the attempts at drops, the looks, the deliveries about them."""
 
     setup: Setup
     attempts: list[Attempt] = field(default_factory=list)
     bids: list[Attempt] = field(default_factory=list)
+    seen: list[Look] = field(default_factory=list)
     thefts: list[Theft] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     restocks: list[Restock] = field(default_factory=list)
@@ -425,6 +426,8 @@ class History:
             self.end = event
         elif isinstance(event, Attempt) and event.sku in drops:
             self.bids.append(event)
+        elif isinstance(event, Look) and event.sku in drops:
+            self.seen.append(event)
         elif isinstance(event, Delivery) and event.order.partition("~")[0] in drops:
             self.announced.append(event)
         else:

@@ -48,6 +48,7 @@ class Drop:
         ends = [*((one.asked_at, one.done_at) for one in turns), (_FOR_EVER, _FOR_EVER)]
         self.sales = [Sale(*begin, *end) for begin, end in zip(begins, ends, strict=True)]
         self.bids = sorted((one for one in history.bids if one.sku == sku), key=lambda one: one.sent_at)
+        self.looks = [one for one in history.seen if one.sku == sku]
         self.first: dict[str, float] = {}
         self.orders: dict[str, Order] = {}
         for one in self.bids:
@@ -83,6 +84,10 @@ def units_kept(history: History) -> Iterator[str]:
             sold = sum(one.quantity for one in drop.orders.values() if sale.surely(one.asked, one.told))
             if sold > (sale.units or 0):
                 yield f"{sku}: {sold} units were sold in the sale of {sale.units} that began at {sale.began:.2f} s"
+            for look in drop.looks:
+                if sale.surely(look.asked_at, look.at) and (look.stock + look.lucky != sale.units or look.stock < 0):
+                    seen = f"stock {look.stock}, lucky {look.lucky}"
+                    yield f"{sku} at {look.at:.2f} s: {seen}, in a sale of {sale.units}"
         for bid in drop.bids:
             if bid.outcome != SOLD_OUT or bid.key is None or bid.replayed:
                 continue

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from app.errors import EXPECTED, StockError, StockUnavailable
+from app.errors import EXPECTED, HasOrders, StockError, StockUnavailable
 from app.orders import TermsChange
 from app.stock import Level
 from app.wiring import Sale
@@ -176,6 +176,8 @@ class Operator:
                     await self._sale.stock.set_stock(sku, 0, wait_s=_WAIT_S, new_sale=True)
                     await self._sale.stock.remove(sku, wait_s=_WAIT_S)
                 done = True
+            except HasOrders:
+                raise  # of no units somebody has one: that is no outage
             except EXPECTED:
                 await asyncio.sleep(_LOOK_AGAIN_S)
         self._noted(NewSale(sku, round(asked_at, 4), round(self._clock(), 4), units))

@@ -522,7 +522,7 @@ async def _count(actor: Actor, clock: Callable[[], float], recorder: Recorder) -
 async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -> None:
     """Read stock and lucky again and again, as anybody may at any time."""
     while True:
-        for item in recorder.history.setup.items:
+        for item in (*recorder.history.setup.items, *recorder.history.setup.drops):
             asked_at = clock()
             try:
                 level = await sale.store.level(item.sku)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lab.torture.history import Attempt, Delivery, End, History, Item, Left, NewSale, Setup, SoldOrder
+from lab.torture.history import Attempt, Delivery, End, History, Item, Left, Look, NewSale, Setup, SoldOrder
 from lab.torture.judge import Finding, judge
 
 Forgery = Callable[[History], object]
@@ -46,6 +46,7 @@ def history() -> History:
         bid("e", 14, "sold", replayed=True),
     ]
     made.announced = [told("a", 1.5), told("c", 6.5), told("d", 11.5), told("d", 11.5), told("e", 12.5)]
+    made.seen = [Look(2.5, 2.6, 0, 3, "drop"), Look(5.05, 5.1, 3, 0, "drop"), Look(6.5, 6.6, 1, 1, "drop")]
     made.end = End((), (), drops=(Left(0, 3, 3, "drop"),), bought=(order("d", 2), order("e")))
     return made
 
@@ -68,6 +69,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "more than the new one has": lambda made: made.bids.append(bid("w", 7, "sold", 2)),
         "refused what was there": lambda made: made.bids.append(bid("w", 7, "sold_out")),
         "a unit that is nowhere": lambda made: kept(made, order("d", 2), stock=0),
+        "a look that adds up to another sale": lambda made: made.seen.append(Look(6.5, 6.6, 1, 2, "drop")),
         "a unit too many": lambda made: kept(made, order("d", 2), order("e"), stock=1),
     },
     "has forgotten the one before": {
