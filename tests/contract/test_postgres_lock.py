@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from fencelock import Grant, LockTimeout, LockUnavailable, portal
+from fencelock import ConfigurationError, Grant, LockTimeout, LockUnavailable, portal
 from fencelock.postgres import lock
 from fencelock.postgres.backend import PostgresBackend
 from lab.servers import PgBouncer, Postgres
@@ -457,3 +457,34 @@ def test_a_password_is_in_no_error(server: Postgres, open_: Open, caplog: pytest
     with pytest.raises(LockUnavailable, match="password authentication failed") as error:
         open_(url).lock("/test/password").acquire()
     assert "s3cret" not in f"{error.value}{error.value.__cause__}{caplog.text}"
+
+
+def test_a_session_that_a_pooler_gives_on_has_its_own_ways(server: Postgres, pooler: PgBouncer) -> None:
+    """What another client of the pool has left there moves no table: there is one owner, and the renewal finds it."""
+    with PostgresBackend(pooler.url, ttl_s=TTL_S) as one, PostgresBackend(pooler.url, ttl_s=TTL_S) as two:
+        grant = one.lock("/test/path").acquire()
+        with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as stranger:
+            stranger.execute("CREATE SCHEMA IF NOT EXISTS tenant")
+            stranger.execute("SET search_path TO tenant")
+        with pytest.raises(LockTimeout):
+            two.lock("/test/path").acquire(wait_s=TTL_S)
+        assert not grant.lost
+        assert not ask(server, "SELECT 1 FROM pg_tables WHERE schemaname = 'tenant'")
+
+
+def test_a_record_is_written_or_not_told_to_be(server: Postgres) -> None:
+    """Also where somebody has deleted the name's row, or the table, between the lead and the word."""
+    with PostgresBackend(server.url, ttl_s=CALM_S) as backend:
+        election = backend.election("/test/deleted")
+        with election.campaign("me") as leadership:
+            ask(server, "DELETE FROM fencelock_names")
+            leadership.record("started")
+        assert election.recorded() == "started"
+
+
+@pytest.mark.parametrize("url", ["u:se@CRET@127.0.0.1/db", "u:12/CRET@127.0.0.1/db", "u:%ff@127.0.0.1/db"])
+def test_a_password_that_is_not_escaped_is_not_told(url: str) -> None:
+    """It would be taken for a host, or a port, which messages have."""
+    with pytest.raises(ConfigurationError) as caught:
+        PostgresBackend(f"postgresql://{url}")
+    assert "CRET" not in str(caught.value)

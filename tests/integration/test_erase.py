@@ -78,12 +78,16 @@ async def test_many_orders_in_mysql(etcd: EtcdMember, monkeypatch: pytest.Monkey
             await buy(sale, 1, buyer="ann", key="k1")
             await sale.submit(Hold(1, "default", "ann", "k2"))
             many = f"FROM (SELECT * FROM seckill_orders LIMIT 1) AS one JOIN seq_1_to_{ORDERS} AS s"
-            order = "sku, sale, entry + seq, 1, CONCAT('b', seq), NULL, LPAD(HEX(seq), 32, '0')"
+            # Behind the last one, as each number is one entry's, of whichever kind.
+            order = "sku, sale, (SELECT last_entry FROM seckill_items) + seq, 1, CONCAT('b', seq), NULL, "
+            order += "LPAD(HEX(seq), 32, '0')"
             refusal = "sku, sale, CONCAT('r', seq), 'sold_out', 1, IF(seq = 9, 'ann', 'eve'), NULL"
-            moved = f"lucky = lucky + {ORDERS}, stock = stock - {ORDERS}, last_entry = last_entry + {ORDERS}"
+            token, last = "(SELECT MAX(token) FROM seckill_events)", "FROM seckill_orders ORDER BY entry DESC LIMIT 1"
+            moved = f"lucky = lucky + {ORDERS}, stock = stock - {ORDERS}, last_entry = (SELECT entry {last})"
+            moved += f", last_tag = (SELECT LEFT(SHA1(secret), 8) {last})"
             ask(
                 server,
-                f"INSERT INTO seckill_orders SELECT {order}, instance, token, epoch, batch {many}",
+                f"INSERT INTO seckill_orders SELECT {order}, instance, {token}, epoch, batch {many}",
                 f"INSERT INTO seckill_buyers SELECT sku, sale, CONCAT('b', seq), 1 {many}",
                 f"INSERT INTO seckill_keys SELECT {refusal}, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR {many}",
                 f"UPDATE seckill_items SET {moved}",

@@ -48,8 +48,12 @@ class MySqlBallot(Ballot):
         token = grant.token
         try:
             await self._client.ask(_CLAIM, (self._key, token, value, token, token, value, token, token, token))
-            if (await self._client.ask(_SHOW, (self._key,))).rows[0][0] != token:
-                raise LockUnavailable(f"{self._name}: the lead was lost as soon as it was had")
+            rows = (await self._client.ask(_SHOW, (self._key,))).rows
+            if not rows or rows[0][0] != token:
+                raise LockUnavailable(
+                    f"{self._name}: the lead was lost as soon as it was had; or the table fencelock_tokens is older "
+                    f"than its last leader, whose token was {rows[0][0] if rows else 'deleted'}, and ours is {token}"
+                )
         except BaseException:
             await attempt.leave()
             raise
@@ -66,11 +70,10 @@ class MySqlBallot(Ballot):
     async def _write(self, what: str, number: str, grant: Grant, value: str) -> bool:
         # Numbered by the counter: a call that we gave up, and that comes behind a later one, changes nothing.
         _, now = await self._count(self.connection.timeout_s)
-        sql = (
-            f"UPDATE fencelock_elections SET {what} = IF({number} < %s, %s, {what}), "  # noqa: S608
-            f"{number} = GREATEST({number}, %s) WHERE name = %s AND token = %s"
-        )
-        return (await self._client.ask(sql, (now, value, now, self._key, grant.token))).matched == 1
+        # Nor does one with a counter that was set back, which is then told that it leads no more.
+        where = f"WHERE name = %s AND token = %s AND {number} < %s"
+        sql = f"UPDATE fencelock_elections SET {what} = %s, {number} = %s {where}"  # noqa: S608
+        return (await self._client.ask(sql, (value, now, self._key, grant.token, now))).matched == 1
 
     @override
     async def recorded(self) -> str | None:

@@ -5,6 +5,7 @@ In `fencelock` only this file and `listener` import psycopg.
 
 import asyncio
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
@@ -19,14 +20,18 @@ from ..errors import ConfigurationError, LockUnavailable
 
 SCHEMA: Final = files(__package__ or "").joinpath("schema.sql").read_text()
 # A call is one message, and the message one transaction: a client that is paused keeps no row locked. A database may
-# have other defaults. A standby refuses to write here, and not in the middle. What arrives after its deadline, as a
-# server that stood still goes on, does nothing: nobody waits for it, and its place in a queue would stand in the way.
+# have other defaults, and a session of a pooler those that its last client has left: all programs must find the same
+# tables, or each has locks of its own. A standby refuses to write here, and not in the middle. What arrives after its
+# deadline, as a server that stood still goes on, does nothing: nobody waits for it, and its place in a queue would
+# stand in the way.
 _BEGIN: Final = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL synchronous_commit = on; "
+    "SET LOCAL search_path = %(tables_in)s; "
     "SET LOCAL lock_timeout = %(timeout_ms)s; SET LOCAL statement_timeout = %(timeout_ms)s; "
     "SELECT 1 / (clock_timestamp() < to_timestamp(%(until)s))::int; "
 )
-_OURS: Final = 5  # results of the above
+_OURS: Final = 6  # results of the above
+_TABLES_IN: Final = re.compile(r"-c\s*search_path=(\w+)")
 _SESSIONS_MAX: Final = 4  # for calls that may wait for a row
 _RENEWALS_MAX: Final = 2  # for those that don't
 _MIN_CALL_S: Final = 0.001
@@ -94,11 +99,16 @@ async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:
 
 
 class PostgresClient:
-    """Sessions of one database, for one event loop. `url`: as libpq has it, `postgresql://`."""
+    """Sessions of one database, for one event loop. `url`: as libpq has it, `postgresql://`.
+
+    The tables are in the schema `public`, or in that of `?options=-csearch_path%3Dlocks`.
+    """
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._parts = self.check(url)
+        named = _TABLES_IN.search(self._parts.get("options", ""))
+        self._tables_in = named[1] if named else "public"
         self._closed = False
         self._idle: list[Session] = []
         # A row that somebody keeps locked by hand stops those who want it, and no renewal.
@@ -109,7 +119,11 @@ class PostgresClient:
         """Return the parts of a URL. Raises `ConfigurationError`, which quotes nothing."""
         try:
             parts: dict[str, Any] = dict(conninfo.conninfo_to_dict(url))
-        except psycopg.Error:
+            # A password that is not escaped would be taken for a part of these, which messages name.
+            named = f"{parts.get('host', '')}{parts.get('dbname', '')}"
+            if "@" in named or not re.fullmatch(r"[\d,]*", str(parts.get("port", ""))):
+                raise psycopg.ProgrammingError
+        except (psycopg.Error, UnicodeError):
             raise ConfigurationError(
                 "not the URL of a PostgreSQL: say postgres://user:password@host:5432/database, percent-escaped, with "
                 "options of libpq, such as ?sslmode=verify-full"
@@ -140,7 +154,7 @@ class PostgresClient:
                     while self._idle:
                         self.drop(self._idle.pop())
                     return await self._ask(sql, args or {}, until)
-        except (psycopg.Error, OSError) as error:  # TimeoutError among them
+        except (psycopg.Error, OSError, UnicodeError) as error:  # TimeoutError, and a host that can't be a name
             raise self.failed(error) from error
 
     async def _ask(self, sql: str, args: Mapping[str, Any], until: float) -> Sequence[Rows]:
@@ -149,12 +163,15 @@ class PostgresClient:
         limits = {
             "timeout_ms": max(1, math.ceil(left_s * 1000)),
             "until": session.ahead_s + clock.now() + max(_MIN_CALL_S, left_s),
+            "tables_in": self._tables_in,
         }
         try:
             found = await session.run(_BEGIN + sql, {**args, **limits}, left_s)
-        except BaseException:
+        except BaseException as error:
             # Its answer may still come; or the server may be no primary any more.
             self.drop(session)
+            while isinstance(error, TimeoutError) and self._idle:  # a path that is gone is the others', too
+                self.drop(self._idle.pop())
             raise
         if self._closed:
             self.drop(session)

@@ -24,13 +24,14 @@ UPDATE fencelock_contenders SET value = %(value)s, said = %(number)s, revision =
 SELECT pg_notify('{CHANNEL}', %(election)s);
 SELECT 1 FROM fencelock_contenders WHERE {_LEADS}
 """  # noqa: S608
-# With the name's row locked nobody else can become the leader.
+# With the name's row locked nobody else can become the leader; it is made again if it was deleted meanwhile.
 _RECORD: Final = f"""
-SELECT 1 FROM fencelock_names WHERE name = %(name)s FOR UPDATE;
+INSERT INTO fencelock_names (name) VALUES (%(name)s) ON CONFLICT (name) DO UPDATE SET name = excluded.name WHERE false;
 UPDATE fencelock_names SET record = %(value)s, recorder = %(holder)s, recorded = %(number)s
   WHERE name = %(name)s AND (recorder IS DISTINCT FROM %(holder)s OR recorded < %(number)s)
     AND EXISTS (SELECT FROM fencelock_contenders WHERE {_LEADS});
-SELECT 1 FROM fencelock_contenders WHERE {_LEADS}
+SELECT 1 FROM fencelock_contenders, fencelock_names AS written WHERE {_LEADS}
+  AND written.name = %(name)s AND recorder = %(holder)s AND recorded >= %(number)s
 """  # noqa: S608
 _LEADER: Final = """
 SELECT holder, token, value, coalesce(revision, token) FROM fencelock_contenders

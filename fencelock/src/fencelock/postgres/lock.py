@@ -191,10 +191,9 @@ class PostgresConnection(Connection):
 
     @override
     async def force_release(self, name: str) -> Contender | None:
-        while had := next((one for one in await self.queue(name) if one.holds), None):
-            if await self.give_back(name, had.key.rpartition("/")[2]):
-                return had
-        return None
+        had = next((one for one in await self.queue(name) if one.holds), None)
+        # One that has given it back meanwhile doesn't hang, and neither does the next one, which has it now.
+        return had if had is not None and await self.give_back(name, had.key.rpartition("/")[2]) else None
 
     async def give_back(self, name: str, holder: str, timeout_s: float | None = None) -> bool:
         """Delete a contender's row, and tell the next one; return False if there was none."""

@@ -8,7 +8,7 @@ from ..backend import Guarantees, LockBackend
 from ..connection import Connection, Options
 from ..url import LockUrl
 from .client import RedisClient
-from .election import RedisBallot
+from .election import RECORD, RedisBallot
 from .lock import RedisConnection
 
 
@@ -37,6 +37,11 @@ class RedisBackend(LockBackend):
     @override
     def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
         return cls(f"{url.scheme.partition('+')[0]}://{url.rest}", **options)
+
+    @override
+    def check_name(self, name: str) -> None:
+        if name.endswith(RECORD):
+            raise ValueError(f"a lock's name in Redis can't end with {RECORD}, where elections write down: {name!r}")
 
     @override
     def connect(self) -> Connection:

@@ -15,6 +15,7 @@ from .lock import OWNER, TOKENS, RedisConnection, literally
 
 _SAY: Final = Script("say.lua")
 _RECORD: Final = Script("record.lua")
+RECORD: Final = "!record"  # so ends the key of what a leader has written down
 _LEADER: Final = Script("leader.lua")
 _LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a leader that died
 _DEAF_S: Final = 0.1
@@ -30,7 +31,7 @@ class RedisBallot(Ballot):
         self.channel = f"fencelock_election:{{{name}}}"
         self._client = connection.client
         self._name = name
-        self._record = f"{name}!record"
+        self._record = f"{name}{RECORD}"
         self._numbers = count(1)  # of what our leader says: a call that was given up may come behind a later one
 
     @override

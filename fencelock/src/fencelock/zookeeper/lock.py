@@ -320,7 +320,7 @@ class ZooKeeperBackend(LockBackend):
     @override
     def check_name(self, name: str) -> None:
         _, *parts = name.split("/")
-        if not name.startswith("/") or not all(parts) or {".", ".."} & set(parts):
+        if not name.startswith("/") or not all(parts) or {".", "..", "~record"} & set(parts):
             raise ValueError(f"a lock's name must be a path in ZooKeeper, like /locks/phone, not {name!r}")
 
     @override
