@@ -80,7 +80,7 @@ def start(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[Start]:
         def start_one(*, alone: str = "", **others: Any) -> Instance:
             """Start one; `alone`: on a database and on locks of its own, of that number."""
             store = valkey_server.url.removesuffix("/0") + f"/{alone or 0}"
-            own: dict[str, Any] = {"lock_prefix": f"/alone-{alone}/lock"} if alone else {}
+            own: dict[str, Any] = {"lock_prefix": f"/seckill/{alone}/lock"} if alone else {}
             return stack.enter_context(Instance(etcd.endpoint, store, **own, **others))
 
         yield start_one
