@@ -37,7 +37,7 @@ from tests.contract.test_postgres_lock import PostgresSystem
 from tests.contract.test_redis_locks import RedisSystem
 from tests.contract.test_zookeeper_lock import ZooKeeperSystem
 from tests.harness.forked import Forked
-from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, optional, watchers
+from tests.harness.servers import QUICK_ETCD, ask, end_leases, etcdctl, optional, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
 NAME = "/test/leader"
@@ -565,3 +565,15 @@ def test_not_every_backend_has_elections() -> None:
     with pytest.raises(LockError, match="local has no elections"):
         backend.election(NAME)
     backend.close()
+
+
+def test_a_word_that_a_counter_set_back_would_lose_is_refused(mariadb: MariaDB, name: str) -> None:
+    """In MySQL words are numbered by the counter of the tokens: none is told to be written that is not."""
+    with RowSystem(mariadb).open(CALM_S) as backend:
+        election = backend.election(name)
+        with election.campaign("first") as leadership:
+            leadership.record("one")
+            ask(mariadb, "UPDATE fencelock_tokens SET token = token - 1")
+            with pytest.raises(LockLost):
+                leadership.record("two")
+        assert election.recorded() == "one"

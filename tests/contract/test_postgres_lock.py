@@ -488,3 +488,17 @@ def test_a_password_that_is_not_escaped_is_not_told(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         PostgresBackend(f"postgresql://{url}")
     assert "CRET" not in str(caught.value)
+
+
+def test_the_tables_are_in_the_schema_that_the_url_names(server: Postgres) -> None:
+    """And those who name another one, or none, have other locks."""
+    ask(server, "CREATE SCHEMA IF NOT EXISTS locks")
+    mark = "&" if "?" in server.url else "?"
+    named = f"{server.url}{mark}options=-csearch_path%3Dlocks"
+    with (
+        PostgresBackend(named, ttl_s=TTL_S) as one,
+        PostgresBackend(server.url, ttl_s=TTL_S) as other,
+        one.lock("/test/schema"),
+        other.lock("/test/schema").holding(wait_s=0),
+    ):
+        assert len(ask(server, "SELECT 1 FROM locks.fencelock_contenders WHERE name = '/test/schema'")) == 1

@@ -9,6 +9,7 @@ from .errors import LockError
 
 Entered = TypeVar("Entered")
 
+_ONE: Final = "block"
 _INSIDE: Final = "it is entered already: each block that runs at the same time takes an object of its own"
 
 
@@ -16,18 +17,17 @@ class Block(ABC, Generic[Entered]):
     """For threads. `_block` returns a context manager for each use."""
 
     def __init__(self) -> None:
-        self._open: list[AbstractContextManager[Entered]] = []
+        self._open: dict[str, AbstractContextManager[Entered]] = {}  # one at most; its methods are atomic
 
     @abstractmethod
     def _block(self) -> AbstractContextManager[Entered]: ...
 
     def __enter__(self) -> Entered:
-        self._open.append(self._block())
-        if len(self._open) > 1:
-            self._open.pop()
+        block = self._block()
+        if self._open.setdefault(_ONE, block) is not block:
             raise LockError(_INSIDE)
         try:
-            return self._open[0].__enter__()
+            return block.__enter__()
         except BaseException:
             self._open.clear()
             raise
@@ -35,24 +35,24 @@ class Block(ABC, Generic[Entered]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.pop().__exit__(kind, error, trace)
+        self._open.pop(_ONE).__exit__(kind, error, trace)
 
 
 class AsyncBlock(ABC, Generic[Entered]):
     """For tasks."""
 
     def __init__(self) -> None:
-        self._open: list[AbstractAsyncContextManager[Entered]] = []
+        self._open: dict[str, AbstractAsyncContextManager[Entered]] = {}
 
     @abstractmethod
     def _block(self) -> AbstractAsyncContextManager[Entered]: ...
 
     async def __aenter__(self) -> Entered:
-        if self._open:
+        block = self._block()
+        if self._open.setdefault(_ONE, block) is not block:
             raise LockError(_INSIDE)
-        self._open.append(self._block())
         try:
-            return await self._open[0].__aenter__()
+            return await block.__aenter__()
         except BaseException:
             self._open.clear()
             raise
@@ -60,4 +60,4 @@ class AsyncBlock(ABC, Generic[Entered]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._open.pop().__aexit__(kind, error, trace)
+        await self._open.pop(_ONE).__aexit__(kind, error, trace)
