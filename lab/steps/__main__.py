@@ -21,6 +21,7 @@ from lab.steps.play import (
     AS_ANSWERED,
     AT_A_MESSAGE,
     AT_AN_AWAIT,
+    AWAY,
     BETWEEN,
     CANCELLED,
     CUT,
@@ -28,10 +29,13 @@ from lab.steps.play import (
     FORGETFUL,
     KILLED,
     LATE,
+    LATER,
     LOST,
+    PAUSED,
     REFUSED,
     RESTARTED,
     TAKEN,
+    THROWN_OUT,
     Case,
     Play,
     Result,
@@ -53,6 +57,7 @@ _SAID: Final = {
 _PAIRS: Final = (LOST, CUT, LATE, ENDED)
 _PAIRED: Final = ("take", "take behind", "purchase", "confirm")
 _FEW_AT_ONCE: Final = 4
+_LIKE_MAX: Final = 8  # messages of a name at which faults strike: a busy waiter asks the same again and again
 _MISSED_MOST: Final = 0.5  # of the faults that come to no step: a busy waiter looks more often, or less
 
 
@@ -208,6 +213,8 @@ class Steps:
     def _cases(self) -> Iterator[Case]:
         for operation, tally in self.tallies.items():
             for step in tally.steps:
+                if step.number > _LIKE_MAX and not is_await(step):
+                    continue
                 for fault in self._faults(operation, step):
                     case = Case(self._name, operation, step, fault)
                     if case.name.startswith(self._only):
@@ -233,7 +240,13 @@ class Steps:
             yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
         else:
             yield TAKEN
-            yield from (f"{BETWEEN}{what}" for what in ("try", "force"))
+            if self._systems["lock"].can_throw_out:
+                yield THROWN_OUT
+            if step.side == Side.ASKED.value:
+                yield LATER
+            elif operation != locks.IN_A_THREAD:
+                yield from (AWAY, PAUSED)
+            yield from (f"{BETWEEN}{what}" for what in ("try", "force", locks.ONCE)[: 2 + (operation == locks.ONCE)])
 
     def _pairs_of(self) -> Iterator[Case]:
         for operation, tally in self.tallies.items():

@@ -29,12 +29,17 @@ from lab.steps.wire import Connection, Do, Side, Step, Wire
 TTL_S: Final = 2.0
 TIMEOUT_S: Final = 0.8
 PATIENCE_S: Final = 15.0  # of the judge, for what must come to pass; on a busy machine it takes its time
+_PAUSE_S: Final = 1.5 * TTL_S
+_SLOW_S: Final = TTL_S / 5  # in time, but a good part of a lease
 _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.25
+_BUSY_S: Final = 1.0
 
 # At a message, and at an await.
 LOST, CUT, LATE, AFTER_LEASE = "lost", "cut", "late", "after the lease"
-ENDED, TAKEN = "lease ended", "taken over"
+LATER = "late, when it is owned again"
+AWAY, PAUSED = "slow, and the last one", "paused"
+ENDED, TAKEN, THROWN_OUT = "lease ended", "taken over", "thrown out"
 CANCELLED, ALL_CANCELLED, LOOP_ENDS, KILLED = "cancelled", "all cancelled", "loop ends", "killed"
 CANCELLED_LOST = "all cancelled, and it is lost"
 AS_ANSWERED = "cancelled as it is answered"
@@ -155,6 +160,9 @@ class Play(ABC):
 
     async def end_leases(self) -> None:  # noqa: B027
         """End the actor's leases behind its back."""
+
+    async def throw_out(self) -> None:  # noqa: B027
+        """Delete what the actor has on the servers, and leave its lease."""
 
     async def between(self, what: str) -> None:  # noqa: B027
         """Do another operation as the second actor, from start to end."""
@@ -312,10 +320,12 @@ class Play(ABC):
             system.stop()
 
     async def quiet(self) -> None:
-        """Wait until the actor says nothing more: it waits for somebody."""
+        """Wait until the actor says nothing more, or says the same again and again: it waits for somebody."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        while not self.wire.steps or loop.time() - max(self.wire.heard_at, begin) < _QUIET_S:  # noqa: ASYNC110 - of what doesn't happen
+        while not self.wire.steps or (  # noqa: ASYNC110 - of what doesn't happen
+            loop.time() - max(self.wire.heard_at, begin) < _QUIET_S and loop.time() - begin < _BUSY_S
+        ):
             await asyncio.sleep(_QUIET_S / 4)
 
     # -- the actor -----------------------------------------------------------------------------------------------------
@@ -428,7 +438,7 @@ class Play(ABC):
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    async def _struck_by(self, step: Step, fault: str, connection: Connection) -> Do:  # noqa: PLR0912
+    async def _struck_by(self, step: Step, fault: str, connection: Connection) -> Do:  # noqa: PLR0911, PLR0912
         asked = step.side == Side.ASKED.value
         system = self.systems.get(step.name.partition(" ")[0], self.systems["lock"])  # a receiver is no system
         if fault.startswith(BETWEEN):
@@ -440,15 +450,24 @@ class Play(ABC):
                 return Do.SWALLOW
             case "cut":
                 return Do.CUT
-            case "late":
+            case "late" | "late, when it is owned again":
                 if asked:
                     await self.let_go.wait()
-                else:
-                    await asyncio.sleep(TIMEOUT_S * 1.5)
+                    return Do.ARRIVE
+                await asyncio.sleep(TIMEOUT_S * 1.5)
             case "after the lease":
                 await asyncio.sleep(TTL_S + 0.5)
+            case "slow, and the last one":
+                await asyncio.sleep(_SLOW_S)
+                self.wire.away = True
+                self._waiting = asyncio.create_task(self._wait_for_it())
+            case "paused":
+                self.loop.call_soon_threadsafe(time.sleep, _PAUSE_S)
+                self._waiting = asyncio.create_task(self._wait_for_it())
             case "lease ended":
                 await self.end_leases()
+            case "thrown out":
+                await self.throw_out()
             case "taken over":
                 async with self._others:
                     await self.end_leases()
@@ -477,6 +496,12 @@ class Play(ABC):
             case _:
                 raise ValueError(f"no such fault: {fault}")
         return Do.PASS
+
+    async def _wait_for_it(self) -> None:
+        async with self._others:
+            await self.between(AWAY)
+        await asyncio.sleep(TTL_S)
+        self.wire.heal()
 
     async def _admit(self, system: System) -> None:
         await asyncio.sleep(TIMEOUT_S / 2)

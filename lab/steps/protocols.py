@@ -152,6 +152,18 @@ class Grpc(Protocol):
         self._headers = Decoder()
         self._calls: dict[int, str] = {}
 
+    def asked(self, data: bytes) -> list[Message]:
+        """See `Protocol`. A call's headers have its deadline, so they are one message with what is asked."""
+        found: list[Message] = []
+        for message in super().asked(data):
+            raw = message.raw
+            before = next((n for n in reversed(range(len(found))) if found[n].name), -1) + 1
+            if message.name and any(one.raw[3] == _HEADERS and one.raw[5:9] == raw[5:9] for one in found[before:]):
+                raw = b"".join(one.raw for one in found[before:]) + raw
+                del found[before:]
+            found.append(Message(raw, message.name))
+        return found
+
     def _size(self, data: bytes, *, up: bool) -> int:
         if up and not self._began:
             return len(_PREFACE) if len(data) >= len(_PREFACE) else 0

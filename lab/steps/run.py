@@ -11,12 +11,15 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from lab.steps.play import Case, Play, Result, die_with_parent
 
 _LIMIT_S: Final = 180.0  # of a run; what takes longer hangs
 _AT_ONCE: Final = 16
+
+_numbers: Final = count(1)  # no name is used again: what was written down under it may be there
 
 Make = Callable[[Case, str], Play]
 
@@ -34,15 +37,14 @@ def run_all(cases: Iterable[Case], make: Make, *, at_once: int = _AT_ONCE) -> It
     waiting, running = iter(cases), dict[int, _Running]()
     gc.collect()
     gc.freeze()  # of what the runs share, their collectors look at nothing
-    number, more = 0, True
+    more = True
     try:
         while more or running:
             while more and len(running) < at_once:
                 if (case := next(waiting, None)) is None:
                     more = False
                     break
-                number += 1
-                reader, process = _begin(case, make, f"/steps/{os.getpid()}-{number:06}")
+                reader, process = _begin(case, make, f"/steps/{os.getpid()}-{next(_numbers):06}")
                 running[reader] = _Running(case, process, time.monotonic())
             if not running:
                 break

@@ -35,6 +35,7 @@ class System(ABC):
     ways = 1
     can_refuse = False  # whether it can be had to refuse all that it is asked to write
     can_forget = False  # whether its last write can be taken from it
+    can_throw_out = False  # whether a contender has something there that can go without its lease
     outlives_its_loop = False  # whether the client's sockets stay open when their event loop is closed
 
     def __init__(self, name: str) -> None:
@@ -96,6 +97,10 @@ class System(ABC):
 
         `name`: of the lock. Returns whether there was anything.
         """
+        return False
+
+    async def throw_out(self, wire: Wire, name: str) -> bool:
+        """Delete what the wire's actor has of a lock, and leave its lease. Returns whether there was anything."""
         return False
 
     async def left(self, wire: Wire, name: str) -> list[str]:
@@ -179,7 +184,7 @@ class Etcd(System):
     """An etcd of one member, behind two addresses: what is not answered at one is asked at the other."""
 
     protocol = Grpc
-    can_refuse = True
+    can_refuse = can_throw_out = True
     ways = 2
     outlives_its_loop = True  # gRPC has threads of its own
 
@@ -205,12 +210,23 @@ class Etcd(System):
                 had = True
         return had
 
+    async def throw_out(self, wire: Wire, name: str) -> bool:
+        """See `System`."""
+        keys = [kv["key"] for kv in await self._under(name) if int(kv.get("lease", 0)) in wire.given]
+        for key in keys:
+            await asyncio.to_thread(self.servers[0].ask, "kv/deleterange", key=key)
+        return bool(keys)
+
+    async def _under(self, name: str) -> list[dict[str, str]]:
+        first, end = (base64.b64encode(f"{name}{one}".encode()).decode() for one in ("", "\x7f"))
+        found = await asyncio.to_thread(self.servers[0].ask, "kv/range", key=first, range_end=end)
+        kvs: list[dict[str, str]] = found.get("kvs", [])
+        return kvs
+
     async def left(self, wire: Wire, name: str) -> list[str]:
         """See `System`."""
         server = self.servers[0]
-        first, end = (base64.b64encode(f"{name}{one}".encode()).decode() for one in ("", "\x7f"))
-        kvs = (await asyncio.to_thread(server.ask, "kv/range", key=first, range_end=end)).get("kvs", [])
-        keys = [base64.b64decode(kv["key"]).decode() for kv in kvs]
+        keys = [base64.b64decode(kv["key"]).decode() for kv in await self._under(name)]
         leases = set(await asyncio.to_thread(server.leases))
         mine = [f"lease {lease:x}" for lease in wire.given if f"{lease:x}" in leases]
         return [key for key in keys if not key.endswith("!record")] + mine
@@ -220,6 +236,7 @@ class Zk(System):
     """A ZooKeeper."""
 
     protocol = Jute
+    can_throw_out = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -245,18 +262,29 @@ class Zk(System):
             client.stop()
             client.close()
 
+    async def throw_out(self, wire: Wire, name: str) -> bool:
+        """See `System`."""
+        sessions = {session for session, _ in wire.given}
+        return bool(await asyncio.to_thread(self._contenders, name, sessions))
+
     async def left(self, wire: Wire, name: str) -> list[str]:
         """See `System`."""
-        return await asyncio.to_thread(self._left, name)
+        return await asyncio.to_thread(self._contenders, name, set())
 
-    def _left(self, name: str) -> list[str]:
+    def _contenders(self, name: str, thrown_out: set[int]) -> list[str]:
+        """Return the nodes in a lock's queue; or delete, and return, those of these sessions."""
         from kazoo.client import KazooClient
         from kazoo.exceptions import NoNodeError
 
         client = KazooClient(self.servers[0].hosts)
         client.start(5)
         try:
-            return [one for one in client.get_children(name) if "lock-" in one]
+            found = [one for one in client.get_children(name) if "lock-" in one]
+            if thrown_out:
+                found = [one for one in found if client.get(f"{name}/{one}")[1].ephemeralOwner in thrown_out]
+                for one in found:
+                    client.delete(f"{name}/{one}")
+            return found
         except NoNodeError:
             return []
         finally:

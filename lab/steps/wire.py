@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from lab.steps.protocols import Protocol
 
+_EFFECT_S: Final = 0.1
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -39,6 +40,7 @@ class Do(Enum):
     """What becomes of a message."""
 
     PASS = "is passed on"  # noqa: S105 - no password
+    ARRIVE = "is passed on, and what follows only when it has had an effect"
     SWALLOW = "is lost, and so is all that follows on its connection"
     CUT = "is lost, and its connection is cut"
 
@@ -76,6 +78,7 @@ class Wire:
         self.failed = ""
         self.counting = True
         self.healed = False
+        self.away = False  # nothing is passed on any more, on whichever connection
         self.heard_at = 0.0  # the moment of the last step, by the loop's clock
         self.open: set[Connection] = set()
         self.given: list[Any] = []  # etcd's leases, ZooKeeper's sessions
@@ -108,7 +111,7 @@ class Wire:
 
     def heal(self) -> None:
         """Cut what is silent, as a machine that comes back does; new connections are as good as ever."""
-        self.healed = True
+        self.healed, self.away = True, False
         for connection in list(self.open):
             if connection.swallowed:
                 connection.cut()
@@ -150,6 +153,8 @@ class Wire:
         with suppress(OSError):
             while data := await reader.read(65536):
                 for message in cut(data):
+                    if self.away:
+                        connection.swallowed = True
                     do = await self._reach(f"{role} {message.name}", side, connection) if message.name else Do.PASS
                     # A strike may end after the wire was healed: nobody would come by to cut what falls silent then.
                     if do is Do.CUT or (do is Do.SWALLOW and self.healed):
@@ -160,6 +165,8 @@ class Wire:
                         with suppress(OSError):  # whoever asked may be gone; what was held arrives all the same
                             writer.write(message.raw)
                             await writer.drain()
+                    if do is Do.ARRIVE:  # else the cancellation behind it would take it back
+                        await asyncio.sleep(_EFFECT_S)
         if not connection.swallowed:
             with suppress(OSError):
                 writer.write_eof()
