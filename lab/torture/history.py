@@ -101,9 +101,8 @@ class Call:
     """A request of the flow from hold to payment, and its answer. `status` is 0 when no answer came: `error` says why.
 
     `verb`: buy, hold, confirm, extend, cancel or refund; `wish`: the buyer's visit, which is the shop's own number of a
-    hold; `order`: the order that the request is about; `told`: the order in the answer; `units` of that, and `keeps`:
-    the payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock; `price`: of a
-    unit.
+    hold; `order`: the order that the request is about; `told`: the order in the answer; `refund`: the payment to give
+    back; `shown`: all that the answer shows of the order.
     """
 
     verb: str
@@ -122,14 +121,11 @@ class Call:
     restock: bool | None = None
     outcome: str | None = None
     told: str | None = None
-    units: int | None = None
-    keeps: str | None = None
     refund: str | None = None
-    pay_by: float | None = None
-    price: int | None = None
     replayed: bool = False
     retry_after: str | None = None
     error: str | None = None
+    shown: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +133,7 @@ class Delivery:
     """An event that an instance has sent, and how it was answered: `status` 0 if the connection was cut instead.
 
     `id`: the webhook's; `event`, `order`, `number` and what follows are what it says; `body`: its digest; `wrong`: why
-    it was not believed; `facts`: all that it says of what happened.
+    it was not believed; `facts`: all that it says of what happened; `happened_at`: when, in seconds since 1970.
     """
 
     instance: str
@@ -154,6 +150,7 @@ class Delivery:
     body: str = ""
     wrong: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    happened_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
 
+# Fields of a history that no rule reads; a test keeps this list.
+UNREAD: Final = frozenset[str]()
 STAND_S: Final = 15.0
 # Each of these faults must have made some instance miss an answer, or be refused.
 _HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
@@ -147,7 +149,8 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M3", "everybody has the time that they were promised", told, judge_money.everybody_has_their_time(money)),
         ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),
         ("M4", "what buyers and payers are told is true", calls, judge_money.answers_true(money)),
-        ("M4", "amounts, deadlines and refunds are what was said", calls, judge_money.facts_told(money)),
+        ("M4", "amounts and refunds are what was said", calls, judge_money.facts_told(money)),
+        ("M4", "an order is shown as it stood", calls, judge_money.shown_as_it_stood(money)),
         ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
         ("M5", "first come, first held", calls, judge_money.first_come(money)),
         ("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept(money)),

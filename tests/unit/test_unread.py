@@ -1,0 +1,48 @@
+"""The judge reads all that a history has: a field that no rule reads may say anything, and no run would fail."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+
+from lab.torture import history, judge
+from lab.torture.history import Asked, History, Stand, Theft
+from tests.unit import test_judge, test_judge_drops, test_judge_money, test_judge_protocol
+
+RULES = ("lab.torture.judge", "lab.torture.standing")
+RECORDS: list[type[Any]] = [
+    one for one in vars(history).values() if isinstance(one, type) and is_dataclass(one) and one is not History
+]
+
+
+def whole() -> list[History]:
+    """Return histories with each kind of event that there is."""
+    plain, money, drops = (one.history() for one in (test_judge, test_judge_money, test_judge_drops))
+    plain.thefts = [Theft("a", "default", "one", 1.5, 200, "sold")]
+    plain.stands = [Stand("one", 5.0, 35.0, {"sold": None})]
+    asked: list[Asked] = test_judge_protocol.OVERTAKEN
+    plain.asked = asked
+    return [plain, money, drops]
+
+
+def test_each_field_that_is_recorded_is_in_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field is read by a judge, or is in the list of those that no rule reads, which is to be empty."""
+    read, histories = set[str](), whole()
+
+    def noting(kind: type[Any]) -> Callable[[Any, str], Any]:
+        def get(self: Any, name: str) -> Any:
+            if sys._getframe(1).f_globals["__name__"].startswith(RULES):
+                read.add(f"{kind.__name__}.{name}")
+            return object.__getattribute__(self, name)
+
+        return get
+
+    for kind in RECORDS:
+        monkeypatch.setattr(kind, "__getattribute__", noting(kind))
+    for one in histories:
+        judge.judge(one)
+    monkeypatch.undo()
+    recorded = {f"{kind.__name__}.{field.name}" for kind in RECORDS for field in fields(kind)}
+    assert recorded - read == judge.UNREAD
