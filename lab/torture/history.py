@@ -179,13 +179,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Restock:
-    """An operator has added units. `sure`: whether that was confirmed; else it may have happened at any time since."""
+    """An operator has added units, at some moment between the request and when that was known."""
 
     asked_at: float
     done_at: float
     added: int
     sku: str = "default"
-    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +291,16 @@ class Fault:
     free_from: float
     watched_until: float
     hit_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an instance tells of an item in the end: its `level` to anybody, its `sums` to operators."""
+
+    instance: str
+    sku: str
+    level: dict[str, Any]
+    sums: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +423,7 @@ class History:
     deliveries: list[Delivery] = field(default_factory=list)
     announced: list[Delivery] = field(default_factory=list)
     stands: list[Stand] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
@@ -447,6 +457,7 @@ Event = (
     | Glance
     | Delivery
     | Stand
+    | Reading
     | End
 )
 
@@ -466,6 +477,7 @@ _LISTS: Final[dict[type[Any], str]] = {
     Glance: "glances",
     Delivery: "deliveries",
     Stand: "stands",
+    Reading: "readings",
 }
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
@@ -484,6 +496,7 @@ _KINDS: dict[str, type[Any]] = {
     "glance": Glance,
     "delivery": Delivery,
     "stand": Stand,
+    "reading": Reading,
     "end": End,
 }
 

@@ -16,6 +16,7 @@ from lab.torture import (
     judge_model,
     judge_money,
     judge_protocol,
+    judge_readings,
     judge_sale,
     judge_service,
 )
@@ -23,7 +24,7 @@ from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
 
-# Fields of a history that no rule reads; a test keeps this list.
+# Fields of what a run has recorded that no rule reads; a test keeps this list.
 UNREAD: Final = frozenset[str]()
 STAND_S: Final = 15.0
 # Each of these faults must have made some instance miss an answer, or be refused.
@@ -97,6 +98,12 @@ def judge(history: History) -> list[Finding]:
             judge_protocol.keeps_its_rule(history),
         ),
         finding("I7", "in peace nobody is fenced off", calm, judge_service.not_fenced_in_peace(history)),
+        finding(
+            "I2",
+            "readers and operators are told numbers that add up",
+            f"{len(history.readings)} answers",
+            judge_readings.are_right(history, history.end),
+        ),
         finding("", "answers are 200 or 503; in the end all are decided", answers, judge_sale.decided(evidence)),
         finding("", "in peace no connection is cut", calm, judge_service.not_cut_in_peace(history)),
         finding("", "in peace nobody waits for long", *judge_service.nobody_waits(evidence)),
@@ -163,6 +170,7 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),
         ("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered(history, history.end)),
         ("M6", "an order's events come in order", told, judge_events.in_order(history)),
+        ("M6", "in peace an item's events come from one sender", told, judge_events.one_sends(history)),
         ("", "each payment has an answer in the end", calls, judge_money.decided(money)),
         ("", "the run was a test of holds", payments, judge_money.tested(money)),
     ):
@@ -176,7 +184,7 @@ def branches(history: History) -> dict[str, int]:
         counted[one.name] += one.count
     attempts = history.attempts
     # The sender of events has its lock at the end.
-    lost = sum((one.lost or not one.ended) and "/!" not in one.lock for one in history.beliefs)
+    lost = sum((one.lost or not one.ended) and judge_locks.OFFICES not in one.lock for one in history.beliefs)
     of_money = judge_money.ways(Money(history, history.end)) if history.end else {}
     return {
         "taken over": lost,

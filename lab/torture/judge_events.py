@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from lab.torture.history import Delivery, End, Entry, History
+from lab.torture.judge_service import peace
 from lab.torture.standing import announced, standings
 
 _WRONG_CLOCK: Final = "instance-clock"  # its signatures are of another hour
@@ -49,6 +50,17 @@ def in_order(history: History) -> Iterator[str]:
     for one in history.deliveries:
         if not one.wrong and one.number > 1 and taken_at.get((one.order, one.number - 1), float("inf")) > one.at:
             yield f"{one.order}: {one.event}, its event {one.number}, came at {one.at:.2f} s, before the one before it"
+
+
+def one_sends(history: History) -> Iterator[str]:
+    """While nothing is broken the events of an item come from one instance."""
+    for begin, end in peace(history):
+        senders: dict[str, str] = {}
+        for one in sorted(history.deliveries, key=lambda delivery: delivery.at):
+            sku = one.order.partition("~")[0]
+            calm = begin <= one.at and one.done_at <= end and not one.wrong
+            if calm and senders.setdefault(sku, one.instance) != one.instance:
+                yield f"event {one.id} came from {one.instance} at {one.at:.2f} s, and not from {senders[sku]}"
 
 
 def ways(history: History) -> dict[str, int]:

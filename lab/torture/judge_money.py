@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from app.orders import EventKind, OrderState, life
+from app.orders.commands import own_key
 from lab.torture import judge_events
 from lab.torture.history import Call, End, Entry, Flow, History, Restock
 from lab.torture.judge_sale import MEMORY_S
@@ -552,11 +553,14 @@ def prices_kept(money: Money) -> Iterator[str]:
 
 
 def wanted(money: Money) -> Iterator[str]:
-    """Nothing happens to an order that nobody has asked for, and each visit has one order."""
+    """Nothing happens to an order that nobody has asked for; each visit has one order, with the key that it sent."""
     visits: Counter[str] = Counter()
+    keys = {call.wish: call.key for call in money.history.calls if call.verb == "hold"}
     for one in money.end.journal:
         if (what := _asked_for(one)) is not None and what not in money.asked:
             yield f"{one.order}: {one.kind}, and nobody has asked for that"
+        if one.kind == "held" and own_key(one.key) != keys.get(one.facts.get("ref", ""), one.key):
+            yield f"{one.order}: held with the key {one.key}, and {keys[one.facts['ref']]} was sent"
         if one.kind in ("held", "sold"):
             visits[one.facts.get("ref") or one.key or one.buyer or ""] += 1
     for wish, count in visits.items():
