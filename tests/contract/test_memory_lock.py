@@ -26,8 +26,8 @@ from fencelock import (
 from fencelock.clock import now
 from fencelock.registry import CLASSES
 from fencelock.testing import MemoryLocks, MemoryServer
-from tests.contract.lock_contract import InThread, LockContract, LockSystem, hold_and_release
-from tests.contract.task_contract import Losses
+from tests.contract.core_contract import CoreContract
+from tests.contract.lock_contract import InThread, LockSystem, Losses, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -56,7 +56,7 @@ class MemorySystem(LockSystem):
         return [entry.key for entry, _ in self.server._entries()]
 
 
-class TestMemoryLock(LockContract):
+class TestMemoryLock(CoreContract):
     guarantees = MemoryLocks.guarantees
 
     @pytest.fixture
@@ -246,7 +246,7 @@ def test_what_runs_out_while_time_passes_does_so_in_its_order(locks: MemoryLocks
     dead.acquire(owner="dead")
     locks.pause_renewal(6)
     brief, patient = locks.lock(NAME), locks.lock(NAME)
-    first = InThread(lambda: brief.acquire(wait_s=5))
+    first = InThread(lambda: brief.acquire(wait_s=0.5))
     eventually(lambda: len(dead.contenders()) == 2, "one waits")
     second = InThread(lambda: patient.acquire(wait_s=7, owner="me"))
     eventually(lambda: len(dead.contenders()) == 3, "two wait")
