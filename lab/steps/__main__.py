@@ -31,6 +31,7 @@ from lab.steps.play import (
     LATE,
     LATER,
     LOST,
+    NOTICED,
     PAUSED,
     REFUSED,
     RESTARTED,
@@ -180,9 +181,7 @@ class Steps:
 
     def _operations(self) -> Iterable[str]:
         if self._is_sale:
-            return (
-                name for name, one in sale.OPERATIONS.items() if (one.hooks or one.bank) == (self._name == "events")
-            )
+            return (name for name, one in sale.OPERATIONS.items() if one.wants_own == (self._name == "events"))
         return (one for one in locks.OPERATIONS if locks.has(self._name, one))
 
     def _run(self, cases: Iterable[Case]) -> Iterator[Result]:
@@ -213,7 +212,7 @@ class Steps:
     def _cases(self) -> Iterator[Case]:
         for operation, tally in self.tallies.items():
             for step in tally.steps:
-                if step.number > _LIKE_MAX and not is_await(step):
+                if step.number > _LIKE_MAX and not (self._is_sale or is_await(step)):
                     continue
                 for fault in self._faults(operation, step):
                     case = Case(self._name, operation, step, fault)
@@ -224,13 +223,13 @@ class Steps:
         if is_await(step):
             yield from _at_an_await(step) if operation != locks.IN_A_THREAD else ()
             return
-        if self._name == "events":  # many steps, of long runs
+        if self._is_sale and (sale.OPERATIONS[operation].wants_own or sale.OPERATIONS[operation].long):
             yield from (LOST, CUT, LATE, CANCELLED, ALL_CANCELLED, KILLED)
             if step.side == Side.ASKED.value and not step.name.startswith("hook"):
                 yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
             return
         yield from (fault for fault in AT_A_MESSAGE if operation != locks.IN_A_THREAD or fault not in AT_AN_AWAIT)
-        yield ENDED
+        yield NOTICED if self._is_sale else ENDED  # what is done between ends the lease, too
         yield RESTARTED
         if self._systems[step.name.partition(" ")[0]].can_refuse and step.side == Side.ASKED.value:
             yield REFUSED

@@ -5,7 +5,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -255,10 +255,6 @@ class LockPlay(Play):
     def _fenced_key(self) -> str:
         return f"{self.name}!record"
 
-    def on_stage(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
-        """Have others do something, and return what the actor may wait for."""
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.stage))
-
     # -- the judge -----------------------------------------------------------------------------------------------------
 
     async def judge(self) -> None:
@@ -326,7 +322,7 @@ class LockPlay(Play):
                 await asyncio.sleep(_LOOK_EVERY_S)
             async with self.owning(self.a.aio.lock(self.name), wait_s=PATIENCE_S):
                 if not self.let_go.is_set():
-                    await self.on_stage(self.arrive())
+                    await self.on_stage(self.arrive)
 
         # The first try finds connections that are cut, which is said, and nothing more.
         last: BaseException | None = None
@@ -462,7 +458,7 @@ async def _correct(play: LockPlay) -> None:
         with contextlib.suppress(fencelock.LockUnavailable):
             await leadership.proclaim("second")
         await leadership.proclaim("third")
-        await play.on_stage(play.arrive())
+        await play.on_stage(play.arrive)
         seen = await play.a.aio.election(play.name).leader()
         if seen is not None and seen.key == leadership.key and seen.value != "third":
             play.violated(f"A has said third, and {seen.value} is heard")
@@ -472,7 +468,7 @@ async def _resign(play: LockPlay) -> None:
     """Be elected, and resign while another one stands."""
     async with play.a.aio.election(play.name).campaigning("first") as leadership:
         play.told("A", leadership)
-        behind = play.on_stage(play.stand())
+        behind = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(play.stand(), play.stage))
         await asyncio.sleep(_SETTLED_S)
     await behind
 

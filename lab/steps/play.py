@@ -34,12 +34,13 @@ _SLOW_S: Final = TTL_S / 5  # in time, but a good part of a lease
 _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.25
 _BUSY_S: Final = 1.0
+_RENEWED_S: Final = TTL_S * 0.36  # a renewal finds out within a third of the TTL; and still within `TIMEOUT_S`
 
 # At a message, and at an await.
 LOST, CUT, LATE, AFTER_LEASE = "lost", "cut", "late", "after the lease"
 LATER = "late, when it is owned again"
 AWAY, PAUSED = "slow, and the last one", "paused"
-ENDED, TAKEN, THROWN_OUT = "lease ended", "taken over", "thrown out"
+ENDED, TAKEN, NOTICED, THROWN_OUT = "lease ended", "taken over", "lease ended, and noticed", "thrown out"
 CANCELLED, ALL_CANCELLED, LOOP_ENDS, KILLED = "cancelled", "all cancelled", "loop ends", "killed"
 CANCELLED_LOST = "all cancelled, and it is lost"
 AS_ANSWERED = "cancelled as it is answered"
@@ -397,6 +398,14 @@ class Play(ABC):
 
         return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.loop)), within_s)
 
+    async def on_stage(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do something as somebody else, on the stage's loop, and wait for it on the actor's."""
+
+        async def do() -> Any:
+            return await work()
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.stage))
+
     async def close_actor(self) -> None:
         """Close what is the actor's; nothing of it may go on, and no connection stay open."""
         try:
@@ -438,7 +447,7 @@ class Play(ABC):
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    async def _struck_by(self, step: Step, fault: str, connection: Connection) -> Do:  # noqa: PLR0911, PLR0912
+    async def _struck_by(self, step: Step, fault: str, connection: Connection) -> Do:  # noqa: PLR0911, PLR0912, PLR0915
         asked = step.side == Side.ASKED.value
         system = self.systems.get(step.name.partition(" ")[0], self.systems["lock"])  # a receiver is no system
         if fault.startswith(BETWEEN):
@@ -468,6 +477,9 @@ class Play(ABC):
                 await self.end_leases()
             case "thrown out":
                 await self.throw_out()
+            case "lease ended, and noticed":
+                await self.end_leases()
+                await asyncio.sleep(_RENEWED_S)
             case "taken over":
                 async with self._others:
                     await self.end_leases()
