@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
@@ -252,15 +253,11 @@ class SalePlay(Play):
         except BaseException:
             told(0, error="cancelled")
             raise
-        record = answer.record
         told(
             200,
             outcome=str(answer.outcome),
             told=str(answer.order) if answer.order else None,
-            units=answer.quantity,
-            keeps=record.payment_ref if record else None,
             refund=answer.refund,
-            pay_by=record.pay_by if record else None,
             replayed=answer.replayed,
         )
         return answer
@@ -439,10 +436,12 @@ class SalePlay(Play):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 lines = dict(line.split(": ", 1) for line in head.strip().split("\r\n")[1:])
                 body, at = await reader.readexactly(int(lines["content-length"])), time.monotonic()
-                data = json.loads(body)["data"]
+                event = json.loads(body)
+                data, happened_at = event["data"], datetime.fromisoformat(event["timestamp"]).timestamp()
                 own = {name: data.get(name) for name in ("order", "number", "quantity", "buyer")}
-                kind = json.loads(body)["type"].removeprefix("order.")
-                rest = {"event": kind, "payment": data.get("payment_ref"), "body": body.decode(), "facts": data}
+                about = {"event": event["type"].removeprefix("order."), "payment": data.get("payment_ref")}
+                about["facts"] = {name: value for name, value in data.items() if name not in own}
+                rest = {"body": body.decode(), "happened_at": happened_at, **about}
                 status = 500 if len(self.known.deliveries) == 1 else 200  # the second one is refused, and comes again
                 self.known.deliveries.append(Delivery("", at, at, status, lines["webhook-id"], **own, **rest))
                 writer.write(f"HTTP/1.1 {status} \r\nContent-Length: 0\r\n\r\n".encode())

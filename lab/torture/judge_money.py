@@ -150,8 +150,8 @@ def records_agree(money: Money) -> Iterator[str]:
             yield f"{order} has events, and is not there"
             continue
         stood = money.stood[order][-1]
-        should = {name: stood[name] for name in ("state", "quantity", "buyer", "pay_by", "refunds_due", "refunded")}
-        should |= {"payment": stood["payment_ref"], "events": len(entries)}
+        should = {name: stood[name] for name in ("state", "quantity", "buyer", "refunds_due", "refunded")}
+        should |= {"payment": stood["payment_ref"], "events": len(entries), "pay_by": stood["pay_by"] or 0.0}
         for name, value in should.items():
             found = getattr(one, name)
             if (list(found) if isinstance(found, tuple) else found) != value:
