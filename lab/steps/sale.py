@@ -35,7 +35,7 @@ from app.stock.mysql import erase as erase_in_mysql
 from app.stock.redis import erase as erase_in_redis
 from app.wiring import Sale, open_sale
 from fencelock import LockError
-from lab.cents.bank import KEY, Bank
+from lab.cents.bank import KEY, Bank, Payment
 from lab.steps.play import BETWEEN as BETWEEN_ANY
 from lab.steps.play import PATIENCE_S, TIMEOUT_S, TTL_S, Play
 from lab.steps.protocols import Http
@@ -121,6 +121,7 @@ class Known:
     noted: int = 0  # the number of the sender's last note
     wishes: list[str] = field(default_factory=list)  # behind which entries events were wished for again
     deliveries: list[Delivery] = field(default_factory=list)
+    payments: dict[str, Payment] = field(default_factory=dict)  # at the bank
 
 
 class SalePlay(Play):
@@ -145,18 +146,21 @@ class SalePlay(Play):
         self.operation = OPERATIONS[self.case.operation]
         lock, store = self.systems["lock"], self.systems["store"]
         self.url = await lock.tapped(self.wire, "lock"), await store.tapped(self.wire, "store")
-        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
-        self.hook = self._hook.sockets[0].getsockname()[1]
+        await self._open_others()
         if self.operation.hooks:
             self.tapped_hook = await self.wire.tap("hook", Http, self.hook)
         if self.operation.bank:
-            self.bank = Bank(late_s=2 * TIMEOUT_S)
-            await self.bank.open()
             self.tapped_bank = await self.wire.tap("bank", Http, int(self.bank.url.rpartition(":")[2]))
-        await self._open_b()
         await self.operation.before(self)
 
-    async def _open_b(self) -> None:
+    async def _open_others(self) -> None:
+        """Open all but the actor: the receiver of events, the bank with the payments that it knows, and B."""
+        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
+        self.hook = self._hook.sockets[0].getsockname()[1]
+        if self.operation.bank:
+            self.bank = Bank(late_s=2 * TIMEOUT_S)
+            self.bank.payments = self.known.payments
+            await self.bank.open()
         self._b = AsyncExitStack()
         settings = self._settings("b", self.systems["lock"].direct, self.systems["store"].direct)
         self.b = await self._b.enter_async_context(open_sale(settings))
@@ -288,7 +292,7 @@ class SalePlay(Play):
         """See `Play`."""
         self.wire.heal()
         if self.killed:
-            await self._open_b()
+            await self._open_others()
         if self.operation.look is not None:
             await self.operation.look(self)
         lives = True
