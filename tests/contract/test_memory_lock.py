@@ -219,6 +219,27 @@ def test_a_wait_for_a_stolen_lock_takes_no_time(locks: MemoryLocks) -> None:
     assert waits == [3000, 5]
 
 
+def test_a_wait_for_another_instance_of_the_test_ends(locks: MemoryLocks) -> None:
+    """In the caller's seconds, although nobody moves the time; it is moved by them, and the holder stays one."""
+    with MemoryLocks(locks.server, ttl_s=6) as other, other.lock(NAME) as grant:
+        began = now()
+        with pytest.raises(LockTimeout):
+            locks.lock(NAME).acquire(wait_s=0.5)
+        assert now() - began >= 0.5
+        assert locks.server.now() == 0.5
+        assert [one.key for one in locks.contenders(NAME)] == [grant.key]
+
+
+def test_many_locks_bear_a_frozen_server(locks: MemoryLocks) -> None:
+    """However many renewals find no answer at the same moment."""
+    grants = [locks.lock(f"/jobs/{number}").acquire(owner="me") for number in range(300)]
+    locks.server.freeze()
+    locks.server.advance(3)
+    locks.server.thaw()
+    locks.server.advance(5)
+    assert not [grant for grant in grants if grant.lost]
+
+
 def test_what_runs_out_while_time_passes_does_so_in_its_order(locks: MemoryLocks) -> None:
     """A waiter whose time is over first doesn't get what is free later, however far time goes at once."""
     dead = locks.lock(NAME)

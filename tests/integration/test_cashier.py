@@ -144,6 +144,30 @@ async def test_a_second_cashier_makes_no_second_refund(etcd: EtcdMember, valkey:
     assert len(bank.payments["pi_1"].refunds) == 1
 
 
+@pytest.mark.parametrize("then", ["waits", "closes"])
+async def test_an_answer_that_breaks_off_keeps_no_connection(then: str) -> None:
+    """Its outcome is unknown, and the connection is closed at once: a hundred of them would be all that there are."""
+    ended = asyncio.Event()
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
+        if then == "closes":
+            writer.write_eof()
+        while await reader.read(1024):
+            pass
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(half, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        provider = connect(f"stripe://sk_test_bank@127.0.0.1:{port}", secrets=(), timeout_s=0.5)
+        wish = Wish(OrderId("default", "1-0", "s" * 32), Request("pi_1", "pi_1", 3, None, "EUR"))
+        assert (await provider.refund(wish, again=False)).became is Became.UNKNOWN
+        await asyncio.wait_for(ended.wait(), 20)
+        await provider.close()
+
+
 async def test_stripe_may_have_forgotten_the_key(bank: Bank) -> None:
     """A cashier that takes over looks for the refund first: after a day its key is no longer known."""
     bank.take("pi_1", 500)
