@@ -260,22 +260,6 @@ def test_many_wait_while_etcd_freezes() -> None:
         backend.close()
 
 
-def test_contenders_say_who_they_are(etcd: EtcdMember, backend: EtcdBackend) -> None:
-    """The queue shows instance, process, thread, how long and what is left of the lease; all queues under a prefix."""
-    with backend.lock("/test/show/a"), backend.lock("/test/show/b"):
-        queue = backend.contenders("/test/show/")
-    assert [contender.key.rpartition("/")[0] for contender in queue] == ["/test/show/a", "/test/show/b"]
-    for contender in queue:
-        assert contender.holds
-        assert contender.owner["instance"] == "test"
-        assert contender.owner["pid"] == os.getpid()
-        assert contender.owner["thread"] == threading.current_thread().name
-        assert contender.waited_s is not None
-        assert 0 <= contender.waited_s < WITHIN_S
-        assert contender.ttl_left_s is not None
-        assert 0 <= contender.ttl_left_s <= TTL_S
-
-
 def test_what_others_wrote_into_the_queue_does_no_harm(etcd: EtcdMember, backend: EtcdBackend) -> None:
     """Keys under the prefix with any value and no lease are shown as what they are."""
     etcdctl(etcd.endpoint, "put", "/test/odd/x", "[1, 2")
