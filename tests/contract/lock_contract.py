@@ -299,7 +299,7 @@ class LockContract:
 
     @promise("shows_queue")
     def test_contenders_say_who_they_are(self, system: LockSystem, name: str) -> None:
-        """All under a prefix show who they are, how long they have waited, and, if it is known, what a lease has left."""
+        """All under a prefix show who they are, how long they waited, and, if it is known, what a lease has left."""
         with system.open(CALM_S, instance="test") as named, named.lock(f"{name}/a"), named.lock(f"{name}/b"):
             queue = named.contenders(f"{name}/")
         assert [contender.key.rpartition("/")[0] for contender in queue] == [f"{name}/a", f"{name}/b"]

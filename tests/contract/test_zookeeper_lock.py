@@ -396,6 +396,22 @@ def test_a_system_without_poll(server: ZooKeeper, monkeypatch: pytest.MonkeyPatc
         assert grant.token > 0
 
 
+def test_a_session_that_ends_costs_a_waiter_its_place(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """A waiter whose session is gone starts again, with a new one."""
+    holder, other = backend.lock("/test/again"), ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
+    holder.acquire()
+    waiting = InThread(lambda: other.lock("/test/again").acquire(owner="me"))
+    place = eventually(lambda: [*keys(holder), ""][1], "the waiter is in the queue")
+    session = client_id(other)
+    assert session is not None
+    close_session(server, session)
+    again = eventually(lambda: [key for key in keys(holder)[1:] if key != place], "it is back")
+    assert waiting.thread.is_alive()
+    holder.release()
+    assert waiting.result().key == again[0]
+    other.close()
+
+
 def test_a_connection_that_breaks_before_the_first_watch(
     server: ZooKeeper, backend: ZooKeeperBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
