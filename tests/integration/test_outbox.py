@@ -64,8 +64,8 @@ def stands_on(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey) 
     elif request.param == "redis":
         yield {"lock": valkey.url}
     elif request.param == "mysql":
-        with optional(MariaDB) as mariadb:
-            yield {"lock": mariadb.url.replace("mysql://", "mysql+row://"), "store": mariadb.url}
+        mariadb: MariaDB = request.getfixturevalue("mariadb")
+        yield {"lock": mariadb.url.replace("mysql://", "mysql+row://"), "store": mariadb.url}
     else:
         with optional(ZooKeeper) as zookeeper:
             yield {"lock": f"zookeeper://{zookeeper.hosts}"}
