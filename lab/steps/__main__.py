@@ -29,6 +29,7 @@ from lab.steps.play import (
     KILLED,
     LATE,
     LOST,
+    NOTICED,
     REFUSED,
     RESTARTED,
     TAKEN,
@@ -175,9 +176,7 @@ class Steps:
 
     def _operations(self) -> Iterable[str]:
         if self._is_sale:
-            return (
-                name for name, one in sale.OPERATIONS.items() if (one.hooks or one.bank) == (self._name == "events")
-            )
+            return (name for name, one in sale.OPERATIONS.items() if one.wants_own == (self._name == "events"))
         return (one for one in locks.OPERATIONS if locks.has(self._name, one))
 
     def _run(self, cases: Iterable[Case]) -> Iterator[Result]:
@@ -217,13 +216,13 @@ class Steps:
         if is_await(step):
             yield from _at_an_await(step) if operation != locks.IN_A_THREAD else ()
             return
-        if self._name == "events":  # many steps, of long runs
+        if self._is_sale and (sale.OPERATIONS[operation].wants_own or sale.OPERATIONS[operation].long):
             yield from (LOST, CUT, LATE, CANCELLED, ALL_CANCELLED, KILLED)
             if step.side == Side.ASKED.value and not step.name.startswith("hook"):
                 yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
             return
         yield from (fault for fault in AT_A_MESSAGE if operation != locks.IN_A_THREAD or fault not in AT_AN_AWAIT)
-        yield ENDED
+        yield NOTICED if self._is_sale else ENDED  # what is done between ends the lease, too
         yield RESTARTED
         if self._systems[step.name.partition(" ")[0]].can_refuse and step.side == Side.ASKED.value:
             yield REFUSED

@@ -31,10 +31,11 @@ TIMEOUT_S: Final = 0.8
 PATIENCE_S: Final = 15.0  # of the judge, for what must come to pass; on a busy machine it takes its time
 _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.25
+_RENEWED_S: Final = TTL_S * 0.36  # a renewal finds out within a third of the TTL; and still within `TIMEOUT_S`
 
 # At a message, and at an await.
 LOST, CUT, LATE, AFTER_LEASE = "lost", "cut", "late", "after the lease"
-ENDED, TAKEN = "lease ended", "taken over"
+ENDED, TAKEN, NOTICED = "lease ended", "taken over", "lease ended, and noticed"
 CANCELLED, ALL_CANCELLED, LOOP_ENDS, KILLED = "cancelled", "all cancelled", "loop ends", "killed"
 CANCELLED_LOST = "all cancelled, and it is lost"
 AS_ANSWERED = "cancelled as it is answered"
@@ -387,6 +388,14 @@ class Play(ABC):
 
         return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.loop)), within_s)
 
+    async def on_stage(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do something as somebody else, on the stage's loop, and wait for it on the actor's."""
+
+        async def do() -> Any:
+            return await work()
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.stage))
+
     async def close_actor(self) -> None:
         """Close what is the actor's; nothing of it may go on, and no connection stay open."""
         try:
@@ -449,6 +458,9 @@ class Play(ABC):
                 await asyncio.sleep(TTL_S + 0.5)
             case "lease ended":
                 await self.end_leases()
+            case "lease ended, and noticed":
+                await self.end_leases()
+                await asyncio.sleep(_RENEWED_S)
             case "taken over":
                 async with self._others:
                     await self.end_leases()

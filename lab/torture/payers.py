@@ -44,6 +44,8 @@ _AGAIN: Final = 0.2  # share of the buyers who come a second time while they hol
 _REGULARS: Final = 6
 _VISITS_OF_A_REGULAR: Final = 5
 _RESTOCKED: Final = 0.7  # share of the refunds of an order
+# What an answer says of itself: the rest is about the order.
+_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "replayed", "instance", "now"}
 _OTHERS: Final = 50  # payments that are remembered
 
 
@@ -108,8 +110,8 @@ class Payers(Visitors):
         held = await self._until_told(Act("hold", wish, sku, buyer, quantity, key))
         if held is None or held.outcome != "held" or held.told is None:
             return
-        began, units = self._clock(), held.units or quantity
-        costs = (held.price or flow.price) * units
+        began, units = self._clock(), held.shown.get("quantity", quantity)
+        costs = held.shown.get("price", flow.price) * units
         if self._ways.random() < _AGAIN:
             again = f"{wish}-again"
             self._begin(self._nothing(self._until_told(Act("hold", again, sku, buyer, quantity, again))))
@@ -225,12 +227,9 @@ class Payers(Visitors):
                 200,
                 outcome=body["outcome"],
                 told=body.get("order") if act.verb in ("buy", "refund") else body.get("id"),
-                units=None if act.verb == "refund" else body["quantity"],
-                keeps=body.get("payment_ref"),
                 refund=body.get("refund"),
-                pay_by=body.get("pay_by"),
-                price=body.get("price"),
                 replayed=False if act.verb == "refund" else body["replayed"],
+                shown={name: value for name, value in body.items() if name not in _OF_THE_ANSWER},
             )
         except (ValueError, KeyError, TypeError):
             return told(answer.status_code, error="not an answer of ours")

@@ -128,7 +128,7 @@ class _EtcdContract(LockContract):
 
         async with steady_backend.aio.lock(name) as grant:
             waiting = InThread(lambda: hold_and_release(steady_backend.lock(name)))
-            await self._until_in_line(steady_backend.lock(name), 2)
+            await asyncio.to_thread(self._until_queued, steady_backend.lock(name), 2)
             for _ in range(8):  # of which some crashed with gRPC's own fork handlers
                 await asyncio.to_thread(lambda: Forked(use).result())
             grant.ensure_held()
@@ -143,11 +143,6 @@ class TestEtcdLock(_EtcdContract):
     def system(self, shared_member: EtcdMember) -> LockSystem:
         return EtcdSystem(shared_member)
 
-    @pytest.fixture
-    def own_system(self, version: str) -> Iterator[LockSystem]:
-        with EtcdMember(binary=_binary(version), options=QUICK_ETCD) as member:
-            yield EtcdSystem(member)
-
 
 class TestEtcdTxnLock(_EtcdContract):
     guarantees = EtcdTxnBackend.guarantees
@@ -155,11 +150,6 @@ class TestEtcdTxnLock(_EtcdContract):
     @pytest.fixture
     def system(self, etcd: EtcdMember) -> LockSystem:
         return EtcdTxnSystem(etcd)
-
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with EtcdMember(options=QUICK_ETCD) as member:
-            yield EtcdTxnSystem(member)
 
 
 @pytest.fixture

@@ -141,11 +141,6 @@ class _MySqlContract(LockContract):
     def system(self, server: MariaDB) -> LockSystem:
         return self.kind(server)
 
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with optional(MariaDB) as server:
-            yield self.kind(server)
-
 
 class TestMySqlRowLock(_MySqlContract):
     kind = RowSystem

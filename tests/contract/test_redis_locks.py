@@ -37,6 +37,7 @@ from fencelock.redis.redlock import RedlockBackend
 from fencelock.url import LockUrl
 from lab.servers import Valkey
 from lab.torture.proxy import Proxy
+from tests.contract.core_contract import CoreContract
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
 from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -84,18 +85,13 @@ class _RedisContract(LockContract):
     def system(self, shared_server: Valkey) -> LockSystem:
         return RedisSystem(shared_server, self.kind)
 
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with Valkey(durable=True) as server:
-            yield RedisSystem(server, self.kind)
-
 
 class TestRedisLock(_RedisContract):
     kind = RedisBackend
     guarantees = RedisBackend.guarantees
 
 
-class TestRedisFairLock(_RedisContract):
+class TestRedisFairLock(_RedisContract, CoreContract):
     kind = RedisFairBackend
     returns_by_its_key = True
     guarantees = RedisFairBackend.guarantees
@@ -153,11 +149,6 @@ class TestRedlock(LockContract):
     @pytest.fixture
     def system(self, three_servers: list[Valkey]) -> LockSystem:
         return RedlockSystem(three_servers)
-
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with ExitStack() as servers:
-            yield RedlockSystem([servers.enter_context(Valkey(f"own-{number}", durable=True)) for number in range(3)])
 
 
 async def test_many_tasks_ask_each_of_redlocks_servers_a_few_at_a_time(three_servers: list[Valkey]) -> None:

@@ -155,11 +155,6 @@ class TestZooKeeperLock(LockContract):
         with raw(server) as client:
             yield ZooKeeperSystem(server, client)
 
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with optional(lambda: ZooKeeper(durable=True)) as server, raw(server) as client:
-            yield ZooKeeperSystem(server, client)
-
 
 @pytest.fixture
 def backend(server: ZooKeeper) -> Iterator[ZooKeeperBackend]:
