@@ -158,7 +158,9 @@ def steps() -> str:
     """Return what `python -m lab.steps` runs as a Markdown table."""
     lines = ["| system | operation | steps | faults | runs | seconds |", "|---|---|---|---|---|---|"]
     for system, operations in counts.read().items():
-        lines += [f"| {system} | {name} | {' | '.join(map(str, one.values()))} |" for name, one in operations.items()]
+        for name, one in operations.items():
+            numbers = [str(one.get(what, "")) for what in ("steps", "faults", "runs", "seconds")]
+            lines.append(f"| {system} | {name} | {' | '.join(numbers)} |")
     return "\n".join(lines)
 
 
