@@ -517,11 +517,17 @@ async def _fence(play: LockPlay) -> None:
 
 def has(system: str, operation: str) -> bool:
     """Return whether a lock system has what an operation needs."""
-    if operation in ("session", JOIN):
+    if operation == "session":
         return system in ("etcd", "etcd-txn")
+    if operation in (JOIN, "correct"):  # of etcd-txn, the locks of a session and elections are in queues of their own
+        return system == "etcd" or (operation == "correct" and system != "etcd-txn" and _elects(system))
     if operation in (FALL_BACK, FENCE):
         return system == "redis"
-    return operation not in _ELECTED or backend_class(system).guarantees.elects
+    return operation not in _ELECTED or _elects(system)
+
+
+def _elects(system: str) -> bool:
+    return backend_class(system).guarantees.elects
 
 
 IN_A_THREAD: Final = "take in a thread"
