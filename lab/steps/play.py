@@ -173,10 +173,18 @@ class Play(ABC):
         """Run it."""
         began = time.monotonic()
         logging.disable()
-        if any(fault == KILLED for _, fault in self._strikes):
-            self._run_killed()
-        else:
-            self._run_here(judge=True)
+        # Others would suffer, too; and they outlive an actor who is killed.
+        own = self.wants_own or any(fault in (RESTARTED, FORGETFUL, REFUSED) for _, fault in self._strikes)
+        try:
+            if own:
+                self._start_own()
+            if any(fault == KILLED for _, fault in self._strikes):
+                self._run_killed()
+            else:
+                self._run_here(judge=True)
+        finally:
+            if own:
+                self._stop_own()
         self.result.took_s = time.monotonic() - began
         return self.result
 
@@ -214,6 +222,8 @@ class Play(ABC):
         self._given = given
         self.recall(known)
         self._stage(self._judge_only())
+        if self._failed:
+            raise self._failed
 
     def tell_parent(self) -> None:
         """Write down all that is known, for the judge of a killed actor."""
@@ -258,10 +268,7 @@ class Play(ABC):
         self.wire, self.let_go = Wire(), asyncio.Event()
         self._others = asyncio.Lock()  # somebody else's command, or a restart, is under way
         others: asyncio.Task[None] | None = None
-        own = self.wants_own or any(fault in (RESTARTED, FORGETFUL, REFUSED) for _, fault in self._strikes)
         try:
-            if own:  # others would suffer, too
-                await asyncio.to_thread(self._start_own)
             random.seed(7)  # what the program throws dice for is the same in each run
             await self.set_up()
             self._aim()
@@ -286,8 +293,6 @@ class Play(ABC):
             self.let_go.set()
             await self._dismiss()
             await self.wire.close()
-            if own:
-                await asyncio.to_thread(self._stop_own)
 
     def _aim(self) -> None:
         strikes = [(step, fault) for step, fault in self._strikes if not is_await(step)]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from app.stock.mysql import erase as erase_in_mysql
 from app.stock.redis import erase as erase_in_redis
 from app.wiring import Sale, open_sale
 from fencelock import LockError
-from lab.cents.bank import KEY, Bank
+from lab.cents.bank import KEY, Bank, Payment
 from lab.steps.play import BETWEEN as BETWEEN_ANY
 from lab.steps.play import PATIENCE_S, TIMEOUT_S, TTL_S, Play
 from lab.steps.protocols import Http
@@ -120,6 +121,7 @@ class Known:
     noted: int = 0  # the number of the sender's last note
     wishes: list[str] = field(default_factory=list)  # behind which entries events were wished for again
     deliveries: list[Delivery] = field(default_factory=list)
+    payments: dict[str, Payment] = field(default_factory=dict)  # at the bank
 
 
 class SalePlay(Play):
@@ -144,18 +146,21 @@ class SalePlay(Play):
         self.operation = OPERATIONS[self.case.operation]
         lock, store = self.systems["lock"], self.systems["store"]
         self.url = await lock.tapped(self.wire, "lock"), await store.tapped(self.wire, "store")
-        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
-        self.hook = self._hook.sockets[0].getsockname()[1]
+        await self._open_others()
         if self.operation.hooks:
             self.tapped_hook = await self.wire.tap("hook", Http, self.hook)
         if self.operation.bank:
-            self.bank = Bank(late_s=2 * TIMEOUT_S)
-            await self.bank.open()
             self.tapped_bank = await self.wire.tap("bank", Http, int(self.bank.url.rpartition(":")[2]))
-        await self._open_b()
         await self.operation.before(self)
 
-    async def _open_b(self) -> None:
+    async def _open_others(self) -> None:
+        """Open all but the actor: the receiver of events, the bank with the payments that it knows, and B."""
+        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
+        self.hook = self._hook.sockets[0].getsockname()[1]
+        if self.operation.bank:
+            self.bank = Bank(late_s=2 * TIMEOUT_S)
+            self.bank.payments = self.known.payments
+            await self.bank.open()
         self._b = AsyncExitStack()
         settings = self._settings("b", self.systems["lock"].direct, self.systems["store"].direct)
         self.b = await self._b.enter_async_context(open_sale(settings))
@@ -252,15 +257,11 @@ class SalePlay(Play):
         except BaseException:
             told(0, error="cancelled")
             raise
-        record = answer.record
         told(
             200,
             outcome=str(answer.outcome),
             told=str(answer.order) if answer.order else None,
-            units=answer.quantity,
-            keeps=record.payment_ref if record else None,
             refund=answer.refund,
-            pay_by=record.pay_by if record else None,
             replayed=answer.replayed,
         )
         return answer
@@ -291,7 +292,7 @@ class SalePlay(Play):
         """See `Play`."""
         self.wire.heal()
         if self.killed:
-            await self._open_b()
+            await self._open_others()
         if self.operation.look is not None:
             await self.operation.look(self)
         lives = True
@@ -439,10 +440,12 @@ class SalePlay(Play):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 lines = dict(line.split(": ", 1) for line in head.strip().split("\r\n")[1:])
                 body, at = await reader.readexactly(int(lines["content-length"])), time.monotonic()
-                data = json.loads(body)["data"]
+                event = json.loads(body)
+                data, happened_at = event["data"], datetime.fromisoformat(event["timestamp"]).timestamp()
                 own = {name: data.get(name) for name in ("order", "number", "quantity", "buyer")}
-                kind = json.loads(body)["type"].removeprefix("order.")
-                rest = {"event": kind, "payment": data.get("payment_ref"), "body": body.decode(), "facts": data}
+                about = {"event": event["type"].removeprefix("order."), "payment": data.get("payment_ref")}
+                about["facts"] = {name: value for name, value in data.items() if name not in own}
+                rest = {"body": body.decode(), "happened_at": happened_at, **about}
                 status = 500 if len(self.known.deliveries) == 1 else 200  # the second one is refused, and comes again
                 self.known.deliveries.append(Delivery("", at, at, status, lines["webhook-id"], **own, **rest))
                 writer.write(f"HTTP/1.1 {status} \r\nContent-Length: 0\r\n\r\n".encode())
