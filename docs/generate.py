@@ -474,6 +474,10 @@ def deployment() -> dict[Path, str]:
     }
 
 
+# Characters of the shortest secret that the service takes.
+LEAST = {"ADMIN_TOKEN": 8, "ADMIN_TOKENS": 10, "SHOP_TOKEN": 8, "WEBHOOK_SECRET": 32, "PAYMENTS_SECRET": 32}
+
+
 def values() -> str:
     """Return the chart's values as a Markdown table: each one that has a comment, and its default."""
     rows: list[str] = []
@@ -505,6 +509,9 @@ def _schema() -> str:
             for name, of in own["properties"].items()
             if name not in OF_THE_CHART and (part == "secrets") == ("password" in json.dumps(of))
         }
+    # Lengths only: of a pattern that is missed Helm 4 prints the value, too.
+    for name, least in LEAST.items():
+        schema["properties"]["secrets"]["properties"][PREFIX + name]["minLength"] = least
     return json.dumps(schema, indent=2) + "\n"
 
 

@@ -26,6 +26,7 @@ from lab.torture.judge_sale import Evidence
 
 # Fields of what a run has recorded that no rule reads; a test keeps this list.
 UNREAD: Final = frozenset[str]()
+OF_THE_RUN: Final = "the run was a test of "  # how such a promise begins: it is not one of the program
 STAND_S: Final = 15.0
 # Each of these faults must have made some instance miss an answer, or be refused.
 _HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
@@ -117,7 +118,7 @@ def judge(history: History) -> list[Finding]:
         finding(
             "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
         ),
-        finding("", "the run was a test of all this", _struck(history), _tested(evidence)),
+        finding("", f"{OF_THE_RUN}all this", _struck(history), _tested(evidence)),
         *_of_drops(history),
         *(_of_money(history) if history.setup.flows else ()),
     ]
@@ -172,7 +173,7 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M6", "an order's events come in order", told, judge_events.in_order(history)),
         ("M6", "in peace an item's events come from one sender", told, judge_events.one_sends(history)),
         ("", "each payment has an answer in the end", calls, judge_money.decided(money)),
-        ("", "the run was a test of holds", payments, judge_money.tested(money)),
+        ("", f"{OF_THE_RUN}holds", payments, judge_money.tested(money)),
     ):
         yield Finding(invariant, promise, looked_at, tuple(violations))
 

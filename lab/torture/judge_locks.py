@@ -120,8 +120,10 @@ def orders_in_order(evidence: Evidence) -> Iterator[str]:
     """Tokens never decrease from order to order of an item, until it is unfenced: once each time there is cause."""
     causes = len(_set_back(evidence.history))
     written: dict[str, list[SoldOrder | Entry]] = defaultdict(list)
-    for one in (*evidence.end.orders, *evidence.end.journal):
+    for one in evidence.end.orders:
         written[one.sku].append(one)
+    for entry in evidence.end.journal:
+        written[entry.sku].append(entry)
     for sku, entries in written.items():
         for before, after in pairwise(entries):
             if (after.epoch, after.token) < (before.epoch, before.token):

@@ -37,6 +37,7 @@ _LATE_S: Final = (0.1, 1.5)  # after the end of the hold
 _HURRY_S: Final = 0.02  # the patience of a callback whose answer is to be lost
 _LOST: Final = 0.15  # share of the callbacks
 _REPEATED: Final = 0.3  # share of the answered callbacks that come once more
+_REPEATED_S: Final = 2.0  # at most, after the first one
 _KEYED: Final = 30  # percent of the callbacks
 _KEYLESS: Final = 0.15  # share of the holds
 _BY_SHOP: Final = 0.5  # share of the holds for which the shop asks
@@ -186,7 +187,7 @@ class Payers(Visitors):
         if act.payment is not None:
             self._payments[act.sku] = [*self._payments[act.sku][-_OTHERS:], act.payment]
         if self._ways.random() < _REPEATED:
-            await asyncio.sleep(0 if self._over else self._ways.uniform(0, 2.0))
+            await self._rest(_REPEATED_S)
             await self._until_told(act, self._another(actor))
         return told
 

@@ -297,6 +297,22 @@ class LockContract:
         assert sorted(cycle) == [0, 1, 2]
         assert served[3:enough] == cycle * (enough // 3 - 1)
 
+    @promise("shows_queue")
+    def test_contenders_say_who_they_are(self, system: LockSystem, name: str) -> None:
+        """All under a prefix show who they are, how long they waited, and, if it is known, what a lease has left."""
+        with system.open(CALM_S, instance="test") as named, named.lock(f"{name}/a"), named.lock(f"{name}/b"):
+            queue = named.contenders(f"{name}/")
+        assert [contender.key.rpartition("/")[0] for contender in queue] == [f"{name}/a", f"{name}/b"]
+        for contender in queue:
+            assert contender.holds
+            assert contender.token > 0
+            owner = contender.owner
+            assert (owner["instance"], owner["pid"]) == ("test", os.getpid())
+            assert owner["thread"] == threading.current_thread().name
+            assert contender.waited_s is not None
+            assert 0 <= contender.waited_s < WITHIN_S
+            assert contender.ttl_left_s is None or 0 <= contender.ttl_left_s <= CALM_S
+
     @promise("fencing")
     def test_tokens_grow(self, backend: LockBackend, name: str) -> None:
         """Each grant has a higher token than the one before, of whichever lock object."""

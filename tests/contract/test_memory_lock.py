@@ -376,18 +376,6 @@ async def test_a_term_in_memory_ends_with_its_lease(locks: MemoryLocks) -> None:
     await locks.leave_loop()
 
 
-def test_an_election_in_memory_counts_each_word(locks: MemoryLocks) -> None:
-    """Saying the same again is news."""
-    with locks.election(NAME).campaign("one") as leadership:
-        before = locks.election(NAME).leader()
-        leadership.proclaim("one")
-        after = locks.election(NAME).leader()
-    assert before is not None
-    assert after is not None
-    assert after.revision > before.revision
-    assert locks.election(NAME).leader() is None
-
-
 def test_a_url_opens_a_server_that_its_name_shares() -> None:
     """Two instances that settings name have one lock, and the test has their server; it is listed among no locks."""
     name = uuid.uuid4().hex

@@ -110,17 +110,16 @@ async def test_what_is_owed_is_given_back_once(etcd: EtcdMember, valkey: Valkey,
         assert not (await shop.sale.audit("default")).violations
 
 
-@pytest.mark.parametrize("day", BAD_DAYS)
-async def test_a_bad_day_makes_no_second_refund(etcd: EtcdMember, valkey: Valkey, bank: Bank, day: str) -> None:
-    """Whatever the first answer is, the refund is made once in the end, with one key."""
-    days = iter([day])
+async def test_a_bad_day_makes_no_second_refund(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
+    """Whatever one of its first answers is, each refund is made once in the end, with one key."""
+    days = iter(BAD_DAYS)
     bank.manner = lambda: next(days, "")
     async with selling(etcd, valkey, bank.url) as shop:
         await set_stock(shop)
-        order = await owed(shop, bank, "pi_1")
-        await eventually_async(settled(shop, order))
-    assert len(bank.payments["pi_1"].refunds) == 1
-    assert len(set(bank.asked)) == 1
+        for order in [await owed(shop, bank, f"pi_{n}") for n in range(len(BAD_DAYS))]:
+            await eventually_async(settled(shop, order))
+    assert [len(payment.refunds) for payment in bank.payments.values()] == [1] * len(BAD_DAYS)
+    assert len(set(bank.asked)) == len(BAD_DAYS) < len(bank.asked)
 
 
 async def test_a_second_cashier_makes_no_second_refund(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:

@@ -192,11 +192,12 @@ def test_the_programs_about_the_fence_import_what_there_is(python: Path) -> None
 
 
 def test_a_lock_without_its_client_says_what_to_install(python: Path) -> None:
-    """The error names a package that exists under that name."""
+    """The error names the extra, and a package that exists under that name."""
     for scheme, package in {"redis": "redis", "postgres": "psycopg[binary]", "mysql+row": "sqlalchemy"}.items():
         program = f"from fencelock import connect; connect('{scheme}://a:b@127.0.0.1/c')"
         done = subprocess.run([str(python), "-c", program], capture_output=True, text=True, cwd="/")
         assert "ConfigurationError" in done.stderr, done.stderr
+        assert f"(fencelock's extra [{scheme.partition('+')[0]}])" in done.stderr, done.stderr
         assert f"pip install '{package}" in done.stderr or f"pip install {package}" in done.stderr, done.stderr
 
 

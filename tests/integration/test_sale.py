@@ -45,8 +45,7 @@ def outcomes(answers: list[Answer | BaseException]) -> Counter[str]:
     return Counter(answer.outcome.value if isinstance(answer, Answer) else repr(answer) for answer in answers)
 
 
-@pytest.mark.parametrize("instances", [2, 4])
-@pytest.mark.parametrize("batch_max", [1, 7, 1000])
+@pytest.mark.parametrize(("instances", "batch_max"), [(2, 1), (4, 7), (2, 1000)])
 async def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_max: int) -> None:
     """500 buyers at several instances buy 300 units, 200 hear "sold out"; every sale has an order."""
     async with AsyncExitStack() as stack:

@@ -131,16 +131,6 @@ def test_a_renewal_never_brings_a_lost_lease_back(renewer: Played, clock: Clock,
     assert one.lost
 
 
-def test_dropped_is_not_renewed(renewer: Played, clock: Clock, server: Server) -> None:
-    """A released lease is asked for no more."""
-    one = lease(clock, server)
-    renewer.keep(one)
-    renewer.drop(one)
-    clock.now += 5
-    renewer.run_due()
-    assert server.asked == []
-
-
 def test_a_finalizer_may_drop_a_lease_during_a_look(renewer: Played, clock: Clock, server: Server) -> None:
     """So may another thread, to which a finalizer gives way: the garbage collector runs where objects are made."""
 
@@ -230,17 +220,6 @@ def test_a_call_takes_no_longer_than_an_interval(renewer: Played, clock: Clock, 
     clock.now += 3
     renewer.run_due()
     assert server.asked == [pytest.approx(3)]
-
-
-def test_a_callback_that_fails_does_not_stop_the_others(clock: Clock, server: Server) -> None:
-    """Everybody who asked to be told is told."""
-    told: list[str] = []
-    one = lease(clock, server)
-    one.on_lost(lambda: 1 / 0)  # type: ignore[arg-type]
-    one.on_lost(lambda: told.append("told"))
-    one.lose("a test")
-    one.on_lost(lambda: told.append("late"))
-    assert told == ["told", "late"]
 
 
 async def test_a_loop_renews_until_the_end(server: Server) -> None:
