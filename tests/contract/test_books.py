@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from app.errors import HasOrders, UnknownItem
-from app.orders import Cancel, Confirm, Expire, Extend, Hold, OrderId, Purchase, Refund
+from app.orders import Cancel, Confirm, Expire, Extend, Hold, OrderId, Purchase, Refund, TermsChange
 from app.orders.record import ERASED
 from app.settings import load
 from app.wiring import Sale, open_sale
@@ -123,8 +123,8 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.left is None or self.rarely())
     @rule(which=WHICH, units=st.integers(0, 7), priced=st.booleans())
     def sell_anew(self, which: int, units: int, priced: bool) -> None:
-        terms = {"price": PRICE, "currency": "EUR"} if priced else {"price": None, "currency": None}
-        terms |= {"limit_per_buyer": LIMIT}
+        price = {"price": PRICE, "currency": "EUR"} if priced else {"price": None, "currency": None}
+        terms: TermsChange = {**price, "limit_per_buyer": LIMIT}
         self.run(self.sales[which].stock.set_stock(self.sku, units, new_sale=True, terms=terms))
         self.left = self.initial = self.came = units
         self.priced = priced

@@ -20,10 +20,12 @@ from app.orders import (
     Refund,
     Snapshot,
     decide,
+    decision,
 )
 from app.orders.commands import Command
 from app.orders.decision import Windows
 from lab.model.money import Mechanism
+from lab.torture.bugs import BUGS
 from lab.torture.history import Entry, Flow, Item, Kept
 from lab.torture.judge_model import Follower
 
@@ -219,3 +221,22 @@ def test_the_story_is_a_run() -> None:
 def test_a_model_that_is_broken_alone_is_noticed(mechanism: Mechanism) -> None:
     """A model without one of its mechanisms has another story."""
     assert told(frozenset({mechanism}))
+
+
+# The bug that switches a mechanism off in the program, of those that are in its rule and that a journal shows.
+IN_THE_PROGRAM = {
+    Mechanism.GIVEN_BACK: "restocks-again",
+    Mechanism.LATE_REFUND: "forgets-what-is-owed",
+    Mechanism.LATE_UNIT: "late-takes-anything",
+    Mechanism.WRONG_OWED: "keeps-wrong-amounts",
+}
+
+
+@pytest.mark.parametrize("mechanism", sorted(IN_THE_PROGRAM))
+def test_a_program_that_is_broken_alone_is_noticed(mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without one of the mechanisms has a story that the whole model does not explain."""
+    for name, method in list(vars(decision._Now).items()):
+        if callable(method):
+            monkeypatch.setattr(decision._Now, name, method)  # so that it is set back
+    BUGS[IN_THE_PROGRAM[mechanism]].plant()
+    assert told() != ""

@@ -30,10 +30,10 @@ COLUMNS: Final = (
     ("seckill_items", "layout", "BIGINT UNSIGNED NOT NULL DEFAULT 1"),
     ("seckill_outbox", "number", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
 )
-# In the order in which they are swept: as long as one names a buyer, seckill_buyers does, where a name is looked up.
+# In the order in which they are swept: a name is looked up in seckill_buyers, and records that have it by its entries.
 _ROWS_OF_SALES: Final = (
-    *("seckill_orders", "seckill_keys", "seckill_events"),
-    *("seckill_records", "seckill_payments", "seckill_holders", "seckill_buyers"),
+    *("seckill_records", "seckill_orders", "seckill_events", "seckill_keys"),
+    *("seckill_payments", "seckill_holders", "seckill_buyers"),
 )
 _OUTBOXES: Final = ("seckill_outbox", "seckill_receivers")
 

@@ -199,7 +199,7 @@ async def _told(work: Coroutine[Any, Any, Result], over: "asyncio.Future[None]")
     try:
         return await work
     finally:
-        if not over.done():
+        if not over.done() and not over.get_loop().is_closed():
             over.set_result(None)
 
 
