@@ -79,12 +79,13 @@ docs: $(VENV)/.dev
 
 PAGES = *.md docker-compose.yml docs examples deploy fencelock/README.md fencelock/recipes fencelock/src/fencelock/postgres/schema.sql loadtest/bench/race.py app/web/static/icon.svg
 INTO ?= build
+SITE_URL ?= # where it will be: the page for what is not found may be shown anywhere, and has absolute links
 
 site: $(VENV)/.dev
 	@rm -rf $(INTO)/pages $(INTO)/site && mkdir -p $(INTO)/pages
 	@tar -cf - $(PAGES) | tar -xf - -C $(INTO)/pages
 	@cp docs/site/nav.yml $(INTO)/pages/.nav.yml
-	@cp docs/site/zensical.toml $(INTO)
+	@sed 's|^docs_dir|$(if $(SITE_URL),site_url = "$(SITE_URL)"\n)&|' docs/site/zensical.toml > $(INTO)/zensical.toml
 	@$(BIN)/zensical build --strict --config-file $(INTO)/zensical.toml
 	@echo $(INTO)/site/index.html
 

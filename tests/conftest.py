@@ -19,9 +19,7 @@ from tests.harness import skips
 from tests.harness.servers import QUICK_ETCD
 from tests.harness.waiting import eventually
 
-pytest.register_assert_rewrite(
-    "tests.contract.fence_contract", "tests.contract.lock_contract", "tests.contract.store_contract"
-)
+pytest.register_assert_rewrite(*(f"tests.contract.{name}_contract" for name in ("core", "fence", "lock", "store")))
 pytest_runtest_makereport = skips.pytest_runtest_makereport
 
 

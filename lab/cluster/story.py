@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -13,10 +14,9 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from app.errors import SeckillError
 from app.orders import DEFAULT_SKU, OrderId
 from app.wiring import Sale
-from lab.cluster.stage import Instance, Stage, set_up
+from lab.cluster.stage import Stage, set_up
 from lab.demo import state_file
 from lab.demo.rehearse import Rehearsal, argv_of
 from lab.servers.process import Process, ProcessFailed
@@ -257,7 +257,7 @@ def run(options: Options) -> int:
                 problems = asyncio.run(_played(stage, options, console))
                 if options.keep:
                     console.print("\n  All of it stays up; Ctrl-C ends it.")
-                    _stay(stage.instances)
+                    _stay()
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
@@ -276,11 +276,10 @@ async def _played(stage: Stage, options: Options, console: Console) -> list[str]
     return story.problems
 
 
-def _stay(instances: list[Instance]) -> None:
+def _stay() -> None:
     with suppress(KeyboardInterrupt):
-        while any(instance.running for instance in instances):
-            time.sleep(0.5)
-        raise SeckillError("all instances have ended")
+        while True:
+            signal.pause()  # also without instances: who replaces them by hand needs the servers
 
 
 def _say_where(stage: Stage, console: Console) -> None:

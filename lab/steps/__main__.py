@@ -29,6 +29,7 @@ from lab.steps.play import (
     KILLED,
     LATE,
     LOST,
+    NOTICED,
     REFUSED,
     RESTARTED,
     TAKEN,
@@ -82,8 +83,8 @@ class Tally:
     @property
     def numbers(self) -> counts.Numbers:
         """Return what is noted of it."""
-        took_s = round(self.took_s)
-        return {"steps": len(self.steps), "faults": len(self.faults), "runs": self.runs, "seconds": took_s}
+        ran = {"faults": len(self.faults), "runs": self.runs, "seconds": round(self.took_s)} if self.runs else {}
+        return {"steps": len(self.steps), **ran}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -94,6 +95,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", action="store_true", help=f"two faults in a run, of {', '.join(_PAIRED)}")
     parser.add_argument("--at-once", type=int, default=16, metavar="N", help="runs at a time (16)")
     parser.add_argument("--write", action="store_true", help="note the numbers of steps")
+    parser.add_argument("--calm", action="store_true", help="count the steps, and let none fail")
     options = parser.parse_args(words)
     names = [*LOCKS, *SALES] if options.system == "all" else options.system.split(",")
     for name in names:
@@ -102,7 +104,7 @@ def main(words: Sequence[str] | None = None) -> int:
     console = Console(highlight=False, soft_wrap=True)
     total, violations = Counter[str](), 0
     for name in names:
-        wrong = Steps(name, console, options.only, at_once=options.at_once, pairs=options.pairs)
+        wrong = Steps(name, console, options)
         violations += wrong.run()
         total += wrong.total()
         if options.write:
@@ -112,18 +114,18 @@ def main(words: Sequence[str] | None = None) -> int:
         + "".join(f"{total[name]} {what}, " for name, what in _SAID.items() if total[name])
         + f"{violations} violations"
     )
-    return 1 if violations or not total["runs"] else 0
+    return 1 if violations or not total["steps" if options.calm else "runs"] else 0
 
 
 class Steps:
     """All runs of a system."""
 
-    def __init__(self, name: str, console: Console, only: str, *, at_once: int, pairs: bool) -> None:
+    def __init__(self, name: str, console: Console, options: argparse.Namespace) -> None:
         self._name = name
         self._console = console
-        self._only = only
-        self._at_once = at_once
-        self._pairs = pairs
+        self._only: str = options.only
+        self._at_once: int = options.at_once
+        self._cases_of = self._no_cases if options.calm else self._pairs_of if options.pairs else self._cases
         self._is_sale = name in SALES
         self.tallies: dict[str, Tally] = {}
 
@@ -147,7 +149,7 @@ class Steps:
                 tally.once += result.again and not result.violations
             self.tallies = {case.operation: self.tallies[case.operation] for case in calm}
             violated += self._fewer()
-            for result in self._run(self._pairs_of() if self._pairs else self._cases()):
+            for result in self._run(self._cases_of()):
                 tally = self.tallies[result.case.operation]
                 tally.runs += 1
                 tally.once += result.again and not result.violations
@@ -175,9 +177,7 @@ class Steps:
 
     def _operations(self) -> Iterable[str]:
         if self._is_sale:
-            return (
-                name for name, one in sale.OPERATIONS.items() if (one.hooks or one.bank) == (self._name == "events")
-            )
+            return (name for name, one in sale.OPERATIONS.items() if one.wants_own == (self._name == "events"))
         return (one for one in locks.OPERATIONS if locks.has(self._name, one))
 
     def _run(self, cases: Iterable[Case]) -> Iterator[Result]:
@@ -205,6 +205,9 @@ class Steps:
     def _make(self, case: Case, name: str) -> Play:
         return (sale.SalePlay if self._is_sale else locks.LockPlay)(case, name, self._systems)
 
+    def _no_cases(self) -> Iterator[Case]:
+        return iter(())
+
     def _cases(self) -> Iterator[Case]:
         for operation, tally in self.tallies.items():
             for step in tally.steps:
@@ -217,13 +220,13 @@ class Steps:
         if is_await(step):
             yield from _at_an_await(step) if operation != locks.IN_A_THREAD else ()
             return
-        if self._name == "events":  # many steps, of long runs
+        if self._is_sale and (sale.OPERATIONS[operation].wants_own or sale.OPERATIONS[operation].long):
             yield from (LOST, CUT, LATE, CANCELLED, ALL_CANCELLED, KILLED)
             if step.side == Side.ASKED.value and not step.name.startswith("hook"):
                 yield from (f"{BETWEEN}{what}" for what in sale.OPERATIONS[operation].between)
             return
         yield from (fault for fault in AT_A_MESSAGE if operation != locks.IN_A_THREAD or fault not in AT_AN_AWAIT)
-        yield ENDED
+        yield NOTICED if self._is_sale else ENDED  # what is done between ends the lease, too
         yield RESTARTED
         if self._systems[step.name.partition(" ")[0]].can_refuse and step.side == Side.ASKED.value:
             yield REFUSED

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 COUNTS: Final = Path(__file__).with_name("counts.toml")
 
 Numbers: TypeAlias = dict[str, int]
-"""Of an operation: steps, faults, runs, and the seconds of all runs together, many of which are made at a time."""
+"""Of an operation: steps, and if they were let fail once: faults, runs, and the seconds of all runs together."""
 
 
 def read() -> dict[str, dict[str, Numbers]]:
@@ -19,7 +19,8 @@ def read() -> dict[str, dict[str, Numbers]]:
 def write(name: str, operations: Mapping[str, Numbers]) -> None:
     """Note the numbers of a system's operations."""
     known = read()
-    known[name] = known.get(name, {}) | dict(operations)
+    before = known.get(name, {})
+    known[name] = before | {one: before.get(one, {}) | numbers for one, numbers in operations.items()}
     lines = ["# The steps of each operation, written by `python -m lab.steps --write`."]
     for system, noted in known.items():
         lines += ["", f"[{system}]"]

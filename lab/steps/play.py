@@ -31,10 +31,11 @@ TIMEOUT_S: Final = 0.8
 PATIENCE_S: Final = 15.0  # of the judge, for what must come to pass; on a busy machine it takes its time
 _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.25
+_RENEWED_S: Final = TTL_S * 0.36  # a renewal finds out within a third of the TTL; and still within `TIMEOUT_S`
 
 # At a message, and at an await.
 LOST, CUT, LATE, AFTER_LEASE = "lost", "cut", "late", "after the lease"
-ENDED, TAKEN = "lease ended", "taken over"
+ENDED, TAKEN, NOTICED = "lease ended", "taken over", "lease ended, and noticed"
 CANCELLED, ALL_CANCELLED, LOOP_ENDS, KILLED = "cancelled", "all cancelled", "loop ends", "killed"
 CANCELLED_LOST = "all cancelled, and it is lost"
 AS_ANSWERED = "cancelled as it is answered"
@@ -172,10 +173,18 @@ class Play(ABC):
         """Run it."""
         began = time.monotonic()
         logging.disable()
-        if any(fault == KILLED for _, fault in self._strikes):
-            self._run_killed()
-        else:
-            self._run_here(judge=True)
+        # Others would suffer, too; and they outlive an actor who is killed.
+        own = self.wants_own or any(fault in (RESTARTED, FORGETFUL, REFUSED) for _, fault in self._strikes)
+        try:
+            if own:
+                self._start_own()
+            if any(fault == KILLED for _, fault in self._strikes):
+                self._run_killed()
+            else:
+                self._run_here(judge=True)
+        finally:
+            if own:
+                self._stop_own()
         self.result.took_s = time.monotonic() - began
         return self.result
 
@@ -213,6 +222,8 @@ class Play(ABC):
         self._given = given
         self.recall(known)
         self._stage(self._judge_only())
+        if self._failed:
+            raise self._failed
 
     def tell_parent(self) -> None:
         """Write down all that is known, for the judge of a killed actor."""
@@ -257,10 +268,7 @@ class Play(ABC):
         self.wire, self.let_go = Wire(), asyncio.Event()
         self._others = asyncio.Lock()  # somebody else's command, or a restart, is under way
         others: asyncio.Task[None] | None = None
-        own = self.wants_own or any(fault in (RESTARTED, FORGETFUL, REFUSED) for _, fault in self._strikes)
         try:
-            if own:  # others would suffer, too
-                await asyncio.to_thread(self._start_own)
             random.seed(7)  # what the program throws dice for is the same in each run
             await self.set_up()
             self._aim()
@@ -285,8 +293,6 @@ class Play(ABC):
             self.let_go.set()
             await self._dismiss()
             await self.wire.close()
-            if own:
-                await asyncio.to_thread(self._stop_own)
 
     def _aim(self) -> None:
         strikes = [(step, fault) for step, fault in self._strikes if not is_await(step)]
@@ -387,6 +393,14 @@ class Play(ABC):
 
         return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.loop)), within_s)
 
+    async def on_stage(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do something as somebody else, on the stage's loop, and wait for it on the actor's."""
+
+        async def do() -> Any:
+            return await work()
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self.stage))
+
     async def close_actor(self) -> None:
         """Close what is the actor's; nothing of it may go on, and no connection stay open."""
         try:
@@ -449,6 +463,9 @@ class Play(ABC):
                 await asyncio.sleep(TTL_S + 0.5)
             case "lease ended":
                 await self.end_leases()
+            case "lease ended, and noticed":
+                await self.end_leases()
+                await asyncio.sleep(_RENEWED_S)
             case "taken over":
                 async with self._others:
                     await self.end_leases()

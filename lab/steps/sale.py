@@ -9,14 +9,33 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
-from app.errors import EXPECTED, NotDecided, OutcomeUnknown, StockError, UnknownItem
-from app.orders import ERASED, Answer, Cancel, Command, Confirm, Extend, Hold, OrderId, Purchase, Refund
+from app.errors import EXPECTED, FenceRefused, NotDecided, OutcomeUnknown, StockError, UnknownItem
+from app.orders import (
+    ERASED,
+    Answer,
+    Cancel,
+    Command,
+    Confirm,
+    Extend,
+    Hold,
+    OrderId,
+    OrderState,
+    Purchase,
+    Refund,
+)
+from app.orders.offer import Offer
+from app.outbox.state import Wish, rank
 from app.settings import Settings, load
+from app.stock import Outbox
+from app.stock.mysql import erase as erase_in_mysql
+from app.stock.redis import erase as erase_in_redis
 from app.wiring import Sale, open_sale
-from lab.cents.bank import KEY, Bank
+from fencelock import LockError
+from lab.cents.bank import KEY, Bank, Payment
 from lab.steps.play import BETWEEN as BETWEEN_ANY
 from lab.steps.play import PATIENCE_S, TIMEOUT_S, TTL_S, Play
 from lab.steps.protocols import Http
@@ -30,10 +49,12 @@ from lab.torture.run import is_sent
 
 PRICE: Final = 499
 _UNITS: Final = 5
+_OFFER: Final = Offer(_UNITS + 1, {"limit_per_buyer": 9})
 _EVENTS: Final = 3  # of an order that is paid twice
 _OFFICES: Final = ("sender", "auditor", "cashier")
 _OWED: Final = {"pi_part": 100, "pi_second": 2 * PRICE}  # in the operation that gives back
 _LOOK_EVERY_S: Final = 0.05
+_EXPIRY_S: Final = 1.0  # between two looks at holds that have run out
 _SETTLED_S: Final = 0.3
 _PURCHASE_S: Final = 4.0
 _DIRECT_S: Final = 5.0  # of a call without a wire
@@ -64,8 +85,9 @@ class Operation:
     """What the actor does, behind what was there before.
 
     `anew`: it begins another sale, which knows no answers; `hooks`: events are sent to a receiver; `bank`: refunds are
-    made at a provider; `patience_s`: for how long a request may wait; `look`: what must be so once it was done, and
-    nobody came between.
+    made at a provider; `office`: the actor stands for offices, and does in them what concerns all items; `long`: it has
+    so many steps that not all faults are tried; `patience_s`: for how long a request may wait; `look`: what must be so
+    in the end, if that can be said.
     """
 
     act: "Callable[[SalePlay], Awaitable[None]]"
@@ -73,9 +95,16 @@ class Operation:
     anew: bool = False
     hooks: bool = False
     bank: bool = False
+    office: bool = False
+    long: bool = False
     patience_s: float = _PURCHASE_S
     between: tuple[str, ...] = ("hold", "restock", "new sale")
     look: "Callable[[SalePlay], Awaitable[None]] | None" = None
+
+    @property
+    def wants_own(self) -> bool:
+        """Whether it needs servers of its own, as it is about all items that are on them."""
+        return self.hooks or self.bank or self.office
 
 
 @dataclass(slots=True)
@@ -89,7 +118,10 @@ class Known:
     done: bool = False
     added: int = 0
     adds: bool = False  # one more, perhaps
+    noted: int = 0  # the number of the sender's last note
+    wishes: list[str] = field(default_factory=list)  # behind which entries events were wished for again
     deliveries: list[Delivery] = field(default_factory=list)
+    payments: dict[str, Payment] = field(default_factory=dict)  # at the bank
 
 
 class SalePlay(Play):
@@ -100,9 +132,8 @@ class SalePlay(Play):
 
     @property
     def wants_own(self) -> bool:  # type: ignore[override]
-        """See `Play`: a sender sends the events of all items."""
-        operation = OPERATIONS[self.case.operation]
-        return operation.hooks or operation.bank
+        """See `Play`."""
+        return OPERATIONS[self.case.operation].wants_own
 
     @property
     def sku(self) -> str:
@@ -115,23 +146,28 @@ class SalePlay(Play):
         self.operation = OPERATIONS[self.case.operation]
         lock, store = self.systems["lock"], self.systems["store"]
         self.url = await lock.tapped(self.wire, "lock"), await store.tapped(self.wire, "store")
-        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
-        self.hook = self._hook.sockets[0].getsockname()[1]
+        await self._open_others()
         if self.operation.hooks:
             self.tapped_hook = await self.wire.tap("hook", Http, self.hook)
         if self.operation.bank:
-            self.bank = Bank(late_s=2 * TIMEOUT_S)
-            await self.bank.open()
             self.tapped_bank = await self.wire.tap("bank", Http, int(self.bank.url.rpartition(":")[2]))
-        await self._open_b()
         await self.operation.before(self)
 
-    async def _open_b(self) -> None:
+    async def _open_others(self) -> None:
+        """Open all but the actor: the receiver of events, the bank with the payments that it knows, and B."""
+        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
+        self.hook = self._hook.sockets[0].getsockname()[1]
+        if self.operation.bank:
+            self.bank = Bank(late_s=2 * TIMEOUT_S)
+            self.bank.payments = self.known.payments
+            await self.bank.open()
         self._b = AsyncExitStack()
         settings = self._settings("b", self.systems["lock"].direct, self.systems["store"].direct)
         self.b = await self._b.enter_async_context(open_sale(settings))
 
-    def _settings(self, who: str, lock: str, store: str, hook: int | None = None, bank: int | None = None) -> Settings:
+    def _settings(
+        self, who: str, lock: str, store: str, hook: int | None = None, bank: int | None = None, *, audits: bool = False
+    ) -> Settings:
         """Return the settings of an instance; with a `hook` it sends events to that port, with a `bank` refunds."""
         refunds = {} if bank is None else {"refunds": f"stripe://{KEY}@127.0.0.1:{bank}", "refunds_per_minute": 100_000}
         sends: dict[str, Any] = (
@@ -150,7 +186,7 @@ class SalePlay(Play):
             store_timeout_ms=int((TIMEOUT_S if who == ACTOR else _DIRECT_S) * 1000),
             purchase_timeout_ms=int((self.operation.patience_s if who == ACTOR else _PURCHASE_S) * 1000),
             drain_timeout_s=1,
-            audit_interval_s=0 if hook is None else 1,
+            audit_interval_s=0 if hook is None and not audits else 1,
             grace_s=0,
             sold_out_ttl_ms=0,
         )
@@ -221,15 +257,11 @@ class SalePlay(Play):
         except BaseException:
             told(0, error="cancelled")
             raise
-        record = answer.record
         told(
             200,
             outcome=str(answer.outcome),
             told=str(answer.order) if answer.order else None,
-            units=answer.quantity,
-            keeps=record.payment_ref if record else None,
             refund=answer.refund,
-            pay_by=record.pay_by if record else None,
             replayed=answer.replayed,
         )
         return answer
@@ -260,8 +292,8 @@ class SalePlay(Play):
         """See `Play`."""
         self.wire.heal()
         if self.killed:
-            await self._open_b()
-        if self.operation.look is not None and self.known.done and not self.disturbed:
+            await self._open_others()
+        if self.operation.look is not None:
             await self.operation.look(self)
         lives = True
         try:
@@ -288,7 +320,10 @@ class SalePlay(Play):
                 self.violated("the instance itself hangs")
         await self._expire()
         if self.operation.hooks:
+            await self._stays_noted()
             await self.send_the_rest()
+        if self.operation.office:
+            await self.audit_the_rest()
         if self.operation.bank:
             await self.give_back_the_rest()
             self._each_once()
@@ -301,12 +336,14 @@ class SalePlay(Play):
             await self.nothing_is_left(self.systems["lock"])
 
     @property
-    def disturbed(self) -> bool:
-        """Whether another instance or operator came between."""
-        return any(fault.startswith(BETWEEN_ANY) for _, fault in self._strikes)
+    def undisturbed(self) -> bool:
+        """Whether the operation was done, and no other instance or operator came between."""
+        return self.known.done and not any(fault.startswith(BETWEEN_ANY) for _, fault in self._strikes)
 
     async def is_gone(self) -> None:
         """Look whether the item is unknown."""
+        if not self.undisturbed:
+            return
         try:
             found = await self.b.store.level(self.sku)
         except UnknownItem:
@@ -383,6 +420,9 @@ class SalePlay(Play):
         has = (level.stock, level.held, level.lucky)
         if has != (should := (initial + moved[0], *moved[1:]) if journal else (initial, 0, 0)):
             self.violated(f"the item has {has}, and {should} by its journal")
+        due = None if level.due_in_s is None else round((level.now or 0.0) + level.due_in_s, 3)
+        if due != (ends := min((round(one.pay_by, 3) for one in kept if one.state == "held"), default=None)):
+            self.violated(f"the first hold runs out at {ends}, and the store has {due}")
         units = {_UNITS + self.known.added, _UNITS + self.known.added + self.known.adds}
         if not anew and initial not in units:
             self.violated(f"there are {initial} units, and {units} should be")
@@ -400,10 +440,12 @@ class SalePlay(Play):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 lines = dict(line.split(": ", 1) for line in head.strip().split("\r\n")[1:])
                 body, at = await reader.readexactly(int(lines["content-length"])), time.monotonic()
-                data = json.loads(body)["data"]
+                event = json.loads(body)
+                data, happened_at = event["data"], datetime.fromisoformat(event["timestamp"]).timestamp()
                 own = {name: data.get(name) for name in ("order", "number", "quantity", "buyer")}
-                kind = json.loads(body)["type"].removeprefix("order.")
-                rest = {"event": kind, "payment": data.get("payment_ref"), "body": body.decode(), "facts": data}
+                about = {"event": event["type"].removeprefix("order."), "payment": data.get("payment_ref")}
+                about["facts"] = {name: value for name, value in data.items() if name not in own}
+                rest = {"body": body.decode(), "happened_at": happened_at, **about}
                 status = 500 if len(self.known.deliveries) == 1 else 200  # the second one is refused, and comes again
                 self.known.deliveries.append(Delivery("", at, at, status, lines["webhook-id"], **own, **rest))
                 writer.write(f"HTTP/1.1 {status} \r\nContent-Length: 0\r\n\r\n".encode())
@@ -430,6 +472,47 @@ class SalePlay(Play):
                     return
             await asyncio.sleep(_LOOK_EVERY_S)
         self.violated("events are never delivered")
+
+    async def _stays_noted(self) -> None:
+        """A note of the sender that was long on its way takes the place of no later one."""
+        with contextlib.suppress(StockError):
+            number = (await self.outbox()).number
+            if number < self.known.noted and not self.known.anew:
+                self.violated(f"the sender's note {number} has come after its note {self.known.noted}")
+
+    async def outbox(self) -> Outbox:
+        """Return the sender's last note, and what it is asked for."""
+        found = (await self.b.store.outbox([self.sku]))[self.sku]
+        if isinstance(found, StockError):
+            raise found
+        return found
+
+    async def audit_the_rest(self) -> None:
+        """Another instance stands for the offices, and finds that all is well."""
+        settings = self._settings("c", self.systems["lock"].direct, self.systems["store"].direct, audits=True)
+        async with open_sale(settings, with_auditor=True) as sale:
+            await self.until_audited(sale, "c")
+
+    async def until_audited(self, sale: Sale, auditor: str) -> None:
+        """Wait for the verdict of an auditor, who must be content; that none comes is a violation."""
+        assert sale.auditor is not None  # noqa: S101 - the settings want one
+        until = time.monotonic() + TTL_S + PATIENCE_S
+        while (told := sale.auditor.verdict) is None or told.auditor != auditor:
+            if time.monotonic() > until:
+                self.violated(f"{auditor} never audits")
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+        if told.violations or told.missing:
+            self.violated(f"the auditor finds {told.violations}, and misses {told.missing}")
+
+    async def until_given_back(self) -> None:
+        """Wait until nothing is held any more; that it stays so is a violation."""
+        until = time.monotonic() + TTL_S + PATIENCE_S
+        while (await self.b.store.level(self.sku)).held:
+            if time.monotonic() > until:
+                self.violated("a hold that has run out is not given back, and nobody buys")
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def give_back_the_rest(self) -> None:
         """Another instance gives back what is left; that it never does is a violation."""
@@ -530,6 +613,14 @@ async def _none_left(play: SalePlay) -> None:
 async def _paid(play: SalePlay) -> None:
     await _held(play)
     await play.ask(play.b, play.confirm())
+
+
+async def _paid_by_some(play: SalePlay) -> None:
+    """More than one part of an erasure: of two entries each, lest there have to be thousands."""
+    vars(erase_in_redis)["_COUNT"] = vars(erase_in_mysql)["_PAGE"] = vars(erase_in_mysql)["_AT_ONCE"] = 2
+    await _paid(play)
+    for number, buyer in enumerate(("ann", "ann", "bea")):
+        await play.ask(play.b, Hold(1, play.sku, buyer, f"key-{number}", f"ref-{number}"))
 
 
 async def _owed(play: SalePlay) -> None:
@@ -652,13 +743,32 @@ async def _erase(play: SalePlay) -> None:
 async def _restock(play: SalePlay) -> None:
     """Add a unit."""
     play.known.adds = True
-    await play.a.stock.set_stock(play.sku, 1, terms={"limit_per_buyer": 9}, add=True, wait_s=_PURCHASE_S)
+    try:
+        await play.a.stock.set_stock(play.sku, 1, terms={"limit_per_buyer": 9}, add=True, wait_s=_PURCHASE_S)
+    except (LockError, FenceRefused):  # so it is said not to be done
+        play.known.adds = False
+        raise
     play.known.added, play.known.adds = play.known.added + 1, False
+
+
+async def _load(play: SalePlay) -> None:
+    """Put on sale what a file says: a unit more."""
+    play.known.adds = True
+    await play.a.stock.put_on_sale(play.sku, _OFFER, by="operator")
+    play.known.added, play.known.adds = 1, False
 
 
 async def _new_sale(play: SalePlay) -> None:
     """Forget all orders, and begin anew."""
     await play.a.stock.set_stock(play.sku, 3, new_sale=True, wait_s=_PURCHASE_S)
+
+
+async def _sweep(play: SalePlay) -> None:
+    """Begin anew, and wait until the store has deleted what there was."""
+    await _new_sale(play)
+    until = time.monotonic() + TTL_S
+    while "ann" in await play.systems["store"].all_of(play.sku) and time.monotonic() < until:  # noqa: ASYNC110 - the store
+        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 async def _remove(play: SalePlay) -> None:
@@ -677,14 +787,45 @@ async def _look(play: SalePlay) -> None:
     audit = await play.a.audit(play.sku)
     if audit.violations:
         play.violated(f"the audit finds {audit.violations}")
-    await play.a.shop.order(play.order)
+    found = [await play.a.shop.order(play.order), *await play.a.store.orders(play.sku, limit=_UNITS)]
+    if odd := [one for one in found if one is not None and one.state is OrderState.SOLD]:
+        play.violated(f"what is held, and paid then, is told as {odd[0].state}")
+
+
+async def _ask_again(play: SalePlay) -> None:
+    """Wish for the events behind the last one, of which none was sent; then send."""
+    wishes = play.known.wishes
+    wishes.append((await play.on_stage(lambda: play.b.store.level(play.sku))).last_entry or "")
+    await Wish(wishes[0]).ask(play.a.store, play.sku)
+    wish = (await play.on_stage(play.outbox)).wish  # nothing, if it was granted, or another sale has begun
+    if wish and (since := Wish.from_text(wish).since) != min(wishes, key=rank):
+        play.violated(f"of the wishes {wishes} only {since!r} is known")
+    await _deliver(play)
 
 
 async def _deliver(play: SalePlay) -> None:
     """Start an instance that sends events and audits; stop it when all were sent."""
     async with open_sale(play._settings(ACTOR, *play.url, play.tapped_hook), with_auditor=True):
-        while len(play.taken) < _EVENTS and not play.known.anew:  # noqa: ASYNC110 - in another thread
+        until = time.monotonic() + TTL_S + PATIENCE_S  # then the judge says what is missing
+        while len(play.taken) < _EVENTS and not play.known.anew and time.monotonic() < until:  # noqa: ASYNC110 - a thread
             await asyncio.sleep(_LOOK_EVERY_S)
+    with contextlib.suppress(StockError):
+        play.known.noted = (await play.on_stage(play.outbox)).number
+
+
+async def _audit(play: SalePlay) -> None:
+    """Start an instance that audits; stop it when it has."""
+    async with open_sale(play._settings(ACTOR, *play.url, audits=True), with_auditor=True) as sale:
+        await play.until_audited(sale, ACTOR)
+
+
+async def _run_holds_out(play: SalePlay) -> None:
+    """Start an instance that gives back what has run out; stop it when it has done so twice, while nobody buys."""
+    async with open_sale(play._settings(ACTOR, *play.url), with_auditor=True):
+        await play.on_stage(play.until_given_back)
+        await asyncio.sleep(2 * _EXPIRY_S)  # it has seen then that nothing is held
+        await play.on_stage(lambda: play.hold("second"))
+        await play.on_stage(play.until_given_back)
 
 
 async def _give_back(play: SalePlay) -> None:
@@ -699,17 +840,37 @@ async def _give_back(play: SalePlay) -> None:
 
 
 async def _is_erased(play: SalePlay) -> None:
-    """The name is nowhere any more."""
+    """The name is nowhere any more, and the others are; an erasure that was not done can be done again."""
+    play.known.anew = True
+    if not play.known.done:
+        await play.b.orders.erase(play.sku, "ann", by="b", wait_s=_PURCHASE_S)
     stored = await play.systems["store"].all_of(play.sku)
     if found := re.search(r".{0,80}\bann\b", stored):
         play.violated(f"the name is still there: {found[0]}")
-    events = await journal_of(play.b.store, play.sku)
-    if "ann" in {event.buyer for event in events} or ERASED not in {event.buyer for event in events}:
-        play.violated("the name is still in the events")
+    found_in = {event.buyer for event in await journal_of(play.b.store, play.sku)}
+    if "ann" in found_in or (play.undisturbed and not {ERASED, "bea"} <= found_in):
+        play.violated(f"the events are of {found_in}")
+
+
+async def _is_loaded(play: SalePlay) -> None:
+    """A load that was not done can be done again."""
+    if not play.known.done:
+        await play.b.stock.put_on_sale(play.sku, _OFFER, by="b")
+    play.known.added, play.known.adds = 1, False
+
+
+async def _is_swept(play: SalePlay) -> None:
+    """A name can be erased, however far the sweeper has come."""
+    with contextlib.suppress(UnknownItem):
+        await play.b.orders.erase(play.sku, "ann", by="b", wait_s=_PURCHASE_S)
+    if found := re.search(r".{0,80}\bann\b", await play.systems["store"].all_of(play.sku)):
+        play.violated(f"the name is still there: {found[0]}")
 
 
 async def _is_anew(play: SalePlay) -> None:
     """All units are there, and an old key begins a new order."""
+    if not play.undisturbed:
+        return
     level = await play.b.store.level(play.sku)
     if (has := (level.stock, level.held, level.lucky)) != (3, 0, 0):
         play.violated(f"the new sale begins with {has}")
@@ -729,7 +890,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "stop": Operation(_stop, _unpriced, between=("buy", "new sale")),
     "hold": Operation(_hold, _priced, between=("hold", "restock", "new sale")),
     "extend": Operation(_extend, _held, between=_ORDERS),
-    "confirm": Operation(_confirm, _held, between=_ORDERS),
+    "confirm": Operation(_confirm, _held, between=(*_ORDERS, "the same payment")),
     "pay late": Operation(_confirm, _expired, between=("hold", "new sale", "confirm")),
     "pay when none is left": Operation(_confirm, _none_left, between=("confirm", "restock")),
     "pay a wrong amount": Operation(_wrong_amount, _held, between=("confirm", "expire")),
@@ -737,8 +898,14 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "refund": Operation(_refund, _paid, between=("hold", "refund", "new sale", "erase")),
     "refund what is owed": Operation(_refund_owed, _owed, between=("refund", "new sale")),
     "expire": Operation(_expire, _run_out, between=("confirm", "cancel", "expire", "new sale")),
-    "erase": Operation(_erase, _paid, between=("hold", "new sale"), look=_is_erased),
+    "erase": Operation(
+        _erase, _paid_by_some, between=("hold", "ann holds", "new sale", "erase", "erase bea"), look=_is_erased
+    ),
     "restock": Operation(_restock, _held, between=("hold", "new sale", "restock")),
+    "load": Operation(_load, _held, between=("hold", "load", "new sale"), look=_is_loaded),
+    "sweep": Operation(
+        _sweep, _paid, anew=True, long=True, between=("new sale", "remove and set again", "erase"), look=_is_swept
+    ),
     "new sale": Operation(
         _new_sale, _paid, anew=True, between=("hold", "new sale", "confirm", "refund"), look=_is_anew
     ),
@@ -746,6 +913,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "remove and set again": Operation(_remove_and_set, _unpriced, anew=True, between=("buy", "remove", "new sale")),
     "deliver": Operation(_deliver, _owed, hooks=True, between=("hold", "refund", "new sale", "erase", "send")),
     "give back": Operation(_give_back, _owed_in_two_ways, bank=True, between=("hold", "give back")),
+    "send again": Operation(_ask_again, _owed, hooks=True, between=("send again", "send", "new sale")),
+    "audit": Operation(_audit, _owed, office=True, between=("hold", "refund", "new sale", "erase", "audit")),
+    "run out": Operation(_run_holds_out, _run_out, office=True, between=("confirm", "hold", "audit")),
     "look": Operation(_look, _paid, between=("new sale", "refund")),
 }
 
@@ -760,6 +930,10 @@ async def _b_holds(play: SalePlay) -> None:
 
 async def _b_confirms(play: SalePlay) -> None:
     await play.ask(play.b, play.confirm("another"))
+
+
+async def _b_hears_it_too(play: SalePlay) -> None:
+    await play.ask(play.b, play.confirm())
 
 
 async def _b_cancels(play: SalePlay) -> None:
@@ -794,6 +968,31 @@ async def _b_sells_anew(play: SalePlay) -> None:
     await play.b.stock.set_stock(play.sku, 4, new_sale=True, wait_s=_PURCHASE_S)
 
 
+async def _b_erases_bea(play: SalePlay) -> None:
+    await play.b.orders.erase(play.sku, "bea", by="b", wait_s=_PURCHASE_S)
+
+
+async def _b_holds_for_ann(play: SalePlay) -> None:
+    await play.ask(play.b, Hold(1, play.sku, "ann", "anns-last", "anns-last"))
+
+
+async def _b_loads(play: SalePlay) -> None:
+    await play.b.stock.put_on_sale(play.sku, _OFFER, by="b")
+    play.known.added = 1
+
+
+async def _b_asks_again(play: SalePlay) -> None:
+    await Wish("").ask(play.b.store, play.sku)
+    play.known.wishes.append("")
+
+
+async def _b_sets_again(play: SalePlay) -> None:
+    play.known.anew = True
+    await play.b.stock.remove(play.sku, wait_s=_PURCHASE_S)
+    await play.b.stock.set_stock(play.sku, 4, wait_s=_PURCHASE_S)
+    await play.ask(play.b, Purchase(1, play.sku, "eve", "eves-key"))
+
+
 async def _b_removes(play: SalePlay) -> None:
     play.known.anew = True
     await play.b.stock.remove(play.sku, wait_s=_PURCHASE_S)
@@ -811,6 +1010,13 @@ BETWEEN: Final[dict[str, Callable[[SalePlay], Awaitable[None]]]] = {
     "pause": _b_pauses,
     "new sale": _b_sells_anew,
     "remove": _b_removes,
+    "remove and set again": _b_sets_again,
+    "the same payment": _b_hears_it_too,
+    "erase bea": _b_erases_bea,
+    "ann holds": _b_holds_for_ann,
+    "load": _b_loads,
+    "send again": _b_asks_again,
+    "audit": SalePlay.audit_the_rest,
     "send": SalePlay.send_the_rest,
     "give back": SalePlay.give_back_the_rest,
 }

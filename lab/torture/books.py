@@ -1,5 +1,6 @@
 """The books of an item at the end: its journal, and how each order stands, as the store has them."""
 
+from app.orders.commands import own_key
 from app.stock import StockStore
 from lab.torture.history import Entry, Kept
 
@@ -19,7 +20,7 @@ async def journal_of(store: StockStore, sku: str) -> list[Entry]:
                 one.number,
                 one.quantity,
                 one.buyer,
-                one.key,
+                own_key(one.key),
                 one.token,
                 one.batch_id,
                 one.epoch,

@@ -5,6 +5,7 @@ And some come again and again for the item of which each buyer may have only a f
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +68,7 @@ class Visitors:
         self._busy: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._count = 0
-        self._over = False
+        self._over = asyncio.Event()
         self._name = f"{self._wishes.getrandbits(32):08x}"
 
     def _begin(self, visit: Coroutine[None, None, None]) -> "asyncio.Task[None]":
@@ -83,7 +84,7 @@ class Visitors:
 
     async def all_told(self, within_s: float) -> None:
         """Wait until every visitor has an answer; the rest then give up. Raises errors of the visitors themselves."""
-        self._over = True
+        self._over.set()
         if self._busy:
             await asyncio.wait(self._busy, timeout=within_s)
         late = list(self._busy)
@@ -103,6 +104,11 @@ class Visitors:
     def _another(self, actor: Seller) -> Seller:
         others = [other for other in self._actors if other is not actor]
         return self._ways.choice(others or self._actors)
+
+    async def _rest(self, most_s: float) -> None:
+        """Do nothing for a while, unless the run is over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), self._ways.uniform(0, most_s))
 
     async def _pause(self, retry_after: str | None) -> None:
         """Wait before asking again."""
@@ -168,7 +174,7 @@ class Crowd(Visitors):
         if told is not None and wish.key is not None:
             actor, attempt = told
             # A buyer with an answer asks once more, elsewhere: the answer must be the same.
-            await asyncio.sleep(0 if self._over else self._ways.uniform(0, self._once_more_s))
+            await self._rest(self._once_more_s)
             await self._until_told(wish, self._another(actor))
             if attempt.order is not None and self._ways.random() < self._thieves:
                 await self._steal(wish, self._another(actor))

@@ -1,11 +1,17 @@
 """`seckill torture`: turns the command line's options into those of a run."""
 
+import os
 import random
 import secrets
+import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import httpx
 from rich.console import Console
@@ -19,7 +25,7 @@ from fencelock.registry import CLASSES, backend_class
 from lab.torture import run as torturing
 from lab.torture.bugs import BUGS
 from lab.torture.cable import why_not
-from lab.torture.judge import Finding
+from lab.torture.judge import OF_THE_RUN
 from lab.torture.nemesis import CABLE, KINDS, SEVERAL, names_for, that_fit
 from lab.torture.stage import STORES, python_of, system_of
 
@@ -28,7 +34,9 @@ OPTIMISTIC: Final = "optimistic"  # no lock: if several decide at once, the firs
 LOCKS: Final = (*(name for name in CLASSES if name not in ("file", "local", "none")), FALLBACK, OPTIMISTIC)
 _CALM_S: Final = 5.0  # after each fault, beyond the TTL
 _BUG_DURATION_S: Final = 24.0  # of a run with a bug, whose faults strike again and again
-_RUNS_WITH_A_BUG: Final = 2  # a bug shows only at its moment, which may not come in the first run
+_SHORT_S: Final = 10.0  # of a first run, which finds most of them
+_SHORT_CALM_S: Final = 3.0  # after each of its faults, beyond the TTL
+_AT_ONCE: Final = 2  # runs with a bug: they wait for most of their time
 _HELP: Final = "help"
 
 
@@ -195,36 +203,67 @@ def with_bug(options: torturing.TortureOptions, name: str) -> torturing.TortureO
 
 
 def try_all_bugs(options: torturing.TortureOptions) -> int:
-    """Run with each bug in turn, and return 0 if all were found."""
-    console, missed = Console(), list[str]()
-    found = 0
-    for number, (name, bug) in enumerate(BUGS.items(), 1):
-        console.print(f"{number} of {len(BUGS)}, {name}: {bug.what}", highlight=False)
-        own = with_bug(replace(options, report=options.report / name), name)
-        began = time.monotonic()
-        broken: list[Finding] = []
-        for seed in range(own.seed, own.seed + _RUNS_WITH_A_BUG):
-            try:
-                _, findings = torturing.run_once(replace(own, seed=seed), console)
-            except KeyboardInterrupt:
-                console.print(_tally(found, missed))
-                return 130
-            except (*EXPECTED, OSError, httpx.HTTPError) as error:
-                did = f"the run itself has failed: {error!r}"
-                break
-            broken = [finding for finding in findings if not finding.holds]
-            did = f"{broken[0].promise}: {broken[0].violations[0]}" if broken else "nothing that was noticed"
-            if broken:
-                break
-        took_s = time.monotonic() - began
-        if not broken:
-            missed.append(name)
-        found += bool(broken)
-        verdict = "[green]found[/]" if broken else "[red]not found[/]"
-        console.print(f"{verdict} after {took_s:.0f} s: {escape(did)}", highlight=False, soft_wrap=True)
+    """Run with each bug, some at a time, and return 0 if all were found. What a run came to is told when it ends.
+
+    An interrupt ends the runs that are under way, and what is known by then is told.
+    """
+    console, waiting, running = Console(), list(BUGS), dict[Connection, tuple[str, SpawnProcess, float]]()
+    found, missed = 0, list[str]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < _AT_ONCE:
+                name, (ours, theirs) = waiting.pop(0), Pipe(duplex=False)
+                own = with_bug(replace(options, report=options.report / name), name)
+                child = get_context("spawn").Process(target=_try_bug, args=(own, theirs))
+                child.start()
+                theirs.close()
+                running[ours] = name, child, time.monotonic()
+            for told in wait(list(running)):
+                assert isinstance(told, Connection)  # noqa: S101 - for the type checker
+                name, child, began = running.pop(told)
+                was_found, did = _heard(told)
+                child.join()
+                found, missed = found + was_found, [*missed, *([] if was_found else [name])]
+                verdict = f"[green]{name}: found[/]" if was_found else f"[red]{name}: not found[/]"
+                place, took_s = f"{found + len(missed)} of {len(BUGS)}", time.monotonic() - began
+                console.print(f"{place}, {verdict} in {took_s:.0f} s: {escape(did)}", highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        for _, child, _ in running.values():
+            os.kill(child.pid or 0, signal.SIGINT)
+        for _, child, _ in running.values():
+            child.join()
+        console.print(_tally(found, missed, [*(name for name, *_ in running.values()), *waiting]))
+        return 130
     console.print(_tally(found, missed))
     return 1 if missed else 0
 
 
-def _tally(found: int, missed: list[str]) -> str:
-    return f"{found} found" + (f"; not found: {', '.join(missed)}" if missed else "")
+def _heard(told: Connection) -> tuple[bool, str]:
+    try:
+        return cast(tuple[bool, str], told.recv())
+    except EOFError:
+        return False, "the run itself has ended without a word"
+
+
+def _try_bug(options: torturing.TortureOptions, told: Connection) -> None:
+    """Tell whether a bug is found in a short run, or else in a whole one, and by which rule; a process is for this."""
+    os.setsid()  # an interrupt on the terminal is for the one who has begun us, and interrupts us in turn
+    short = replace(options, duration_s=min(options.duration_s, _SHORT_S), every_s=options.ttl_s + _SHORT_CALM_S)
+    did = "nothing that was noticed"
+    try:
+        for own in (short, replace(options, seed=options.seed + 1)):
+            _, findings = torturing.run_once(own, Console(quiet=True))
+            # That a short run has not tried everything is no proof.
+            if broken := [one for one in findings if not one.holds and not one.promise.startswith(OF_THE_RUN)]:
+                told.send((True, f"{broken[0].promise}: {broken[0].violations[0]}"))
+                return
+    except KeyboardInterrupt:
+        return
+    except (*EXPECTED, OSError, httpx.HTTPError) as error:
+        did = f"the run itself has failed: {error!r}"
+    told.send((False, did))
+
+
+def _tally(found: int, missed: Sequence[str], not_tried: Sequence[str] = ()) -> str:
+    told = {"not found": missed, "not tried to the end": not_tried}
+    return "; ".join([f"{found} found", *(f"{what}: {', '.join(names)}" for what, names in told.items() if names)])

@@ -101,9 +101,8 @@ class Call:
     """A request of the flow from hold to payment, and its answer. `status` is 0 when no answer came: `error` says why.
 
     `verb`: buy, hold, confirm, extend, cancel or refund; `wish`: the buyer's visit, which is the shop's own number of a
-    hold; `order`: the order that the request is about; `told`: the order in the answer; `units` of that, and `keeps`:
-    the payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock; `price`: of a
-    unit.
+    hold; `order`: the order that the request is about; `told`: the order in the answer; `refund`: the payment to give
+    back; `shown`: all that the answer shows of the order.
     """
 
     verb: str
@@ -122,14 +121,11 @@ class Call:
     restock: bool | None = None
     outcome: str | None = None
     told: str | None = None
-    units: int | None = None
-    keeps: str | None = None
     refund: str | None = None
-    pay_by: float | None = None
-    price: int | None = None
     replayed: bool = False
     retry_after: str | None = None
     error: str | None = None
+    shown: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +133,7 @@ class Delivery:
     """An event that an instance has sent, and how it was answered: `status` 0 if the connection was cut instead.
 
     `id`: the webhook's; `event`, `order`, `number` and what follows are what it says; `body`: its digest; `wrong`: why
-    it was not believed; `facts`: all that it says of what happened.
+    it was not believed; `facts`: all that it says of what happened; `happened_at`: when, in seconds since 1970.
     """
 
     instance: str
@@ -154,6 +150,7 @@ class Delivery:
     body: str = ""
     wrong: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    happened_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +179,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Restock:
-    """An operator has added units. `sure`: whether that was confirmed; else it may have happened at any time since."""
+    """An operator has added units, at some moment between the request and when that was known."""
 
     asked_at: float
     done_at: float
     added: int
     sku: str = "default"
-    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +291,16 @@ class Fault:
     free_from: float
     watched_until: float
     hit_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an instance tells of an item in the end: its `level` to anybody, its `sums` to operators."""
+
+    instance: str
+    sku: str
+    level: dict[str, Any]
+    sums: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +423,7 @@ class History:
     deliveries: list[Delivery] = field(default_factory=list)
     announced: list[Delivery] = field(default_factory=list)
     stands: list[Stand] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
@@ -450,6 +457,7 @@ Event = (
     | Glance
     | Delivery
     | Stand
+    | Reading
     | End
 )
 
@@ -469,6 +477,7 @@ _LISTS: Final[dict[type[Any], str]] = {
     Glance: "glances",
     Delivery: "deliveries",
     Stand: "stands",
+    Reading: "readings",
 }
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
@@ -487,6 +496,7 @@ _KINDS: dict[str, type[Any]] = {
     "glance": Glance,
     "delivery": Delivery,
     "stand": Stand,
+    "reading": Reading,
     "end": End,
 }
 

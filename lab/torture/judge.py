@@ -16,6 +16,7 @@ from lab.torture import (
     judge_model,
     judge_money,
     judge_protocol,
+    judge_readings,
     judge_sale,
     judge_service,
 )
@@ -23,6 +24,9 @@ from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
 
+# Fields of what a run has recorded that no rule reads; a test keeps this list.
+UNREAD: Final = frozenset[str]()
+OF_THE_RUN: Final = "the run was a test of "  # how such a promise begins: it is not one of the program
 STAND_S: Final = 15.0
 # Each of these faults must have made some instance miss an answer, or be refused.
 _HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
@@ -95,6 +99,12 @@ def judge(history: History) -> list[Finding]:
             judge_protocol.keeps_its_rule(history),
         ),
         finding("I7", "in peace nobody is fenced off", calm, judge_service.not_fenced_in_peace(history)),
+        finding(
+            "I2",
+            "readers and operators are told numbers that add up",
+            f"{len(history.readings)} answers",
+            judge_readings.are_right(history, history.end),
+        ),
         finding("", "answers are 200 or 503; in the end all are decided", answers, judge_sale.decided(evidence)),
         finding("", "in peace no connection is cut", calm, judge_service.not_cut_in_peace(history)),
         finding("", "in peace nobody waits for long", *judge_service.nobody_waits(evidence)),
@@ -108,7 +118,7 @@ def judge(history: History) -> list[Finding]:
         finding(
             "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
         ),
-        finding("", "the run was a test of all this", _struck(history), _tested(evidence)),
+        finding("", f"{OF_THE_RUN}all this", _struck(history), _tested(evidence)),
         *_of_drops(history),
         *(_of_money(history) if history.setup.flows else ()),
     ]
@@ -147,7 +157,8 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M3", "everybody has the time that they were promised", told, judge_money.everybody_has_their_time(money)),
         ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),
         ("M4", "what buyers and payers are told is true", calls, judge_money.answers_true(money)),
-        ("M4", "amounts, deadlines and refunds are what was said", calls, judge_money.facts_told(money)),
+        ("M4", "amounts and refunds are what was said", calls, judge_money.facts_told(money)),
+        ("M4", "an order is shown as it stood", calls, judge_money.shown_as_it_stood(money)),
         ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
         ("M5", "first come, first held", calls, judge_money.first_come(money)),
         ("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept(money)),
@@ -160,8 +171,9 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),
         ("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered(history, history.end)),
         ("M6", "an order's events come in order", told, judge_events.in_order(history)),
+        ("M6", "in peace an item's events come from one sender", told, judge_events.one_sends(history)),
         ("", "each payment has an answer in the end", calls, judge_money.decided(money)),
-        ("", "the run was a test of holds", payments, judge_money.tested(money)),
+        ("", f"{OF_THE_RUN}holds", payments, judge_money.tested(money)),
     ):
         yield Finding(invariant, promise, looked_at, tuple(violations))
 
@@ -173,7 +185,7 @@ def branches(history: History) -> dict[str, int]:
         counted[one.name] += one.count
     attempts = history.attempts
     # The sender of events has its lock at the end.
-    lost = sum((one.lost or not one.ended) and "/!" not in one.lock for one in history.beliefs)
+    lost = sum((one.lost or not one.ended) and judge_locks.OFFICES not in one.lock for one in history.beliefs)
     of_money = judge_money.ways(Money(history, history.end)) if history.end else {}
     return {
         "taken over": lost,

@@ -4,9 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from lab.torture.history import Delivery, End, History
+from lab.torture.history import Delivery, End, Entry, History
+from lab.torture.judge_service import peace
+from lab.torture.standing import announced, standings
 
 _WRONG_CLOCK: Final = "instance-clock"  # its signatures are of another hour
+_ROUNDED_S: Final = 0.001  # a moment in an event
 _TOO_LATE_S: Final = 3.0  # beyond the fault: they were on their way
 
 
@@ -18,7 +21,8 @@ def all_delivered(history: History, end: End) -> Iterator[str]:
         if name not in taken:
             yield f"event {name}, number {number} of {order} ({kind}), was never taken"
     bodies: dict[str, str] = {}
-    facts = {f"{one.sku}~{one.entry}": one.facts for one in end.journal}
+    should = _told(history, end)
+    moments = {f"{one.sku}~{one.entry}": one.at for one in end.journal}
     for one in history.deliveries:
         if one.wrong:
             if not _clock_was_wrong(history, one):
@@ -29,9 +33,10 @@ def all_delivered(history: History, end: End) -> Iterator[str]:
             yield f"event {one.id} at {one.at:.2f} s, {one.event} of {one.order}, is in no journal"
         elif told != written[one.id]:
             yield f"event {one.id} at {one.at:.2f} s says {told}, and the journal {written[one.id]}"
-        said = facts.get(one.id, {}).items()
-        if wrong := {name: value for name, value in said if one.facts.get(name) != value}:
-            yield f"event {one.id} at {one.at:.2f} s does not say {wrong}, but {one.facts}"
+        elif wrong := _otherwise(one, should.get(one.id, one.facts)):
+            yield f"event {one.id} at {one.at:.2f} s says {wrong}, and it should say {should[one.id]}"
+        elif one.id in moments and abs(one.happened_at - moments[one.id]) > _ROUNDED_S:
+            yield f"event {one.id} says that it happened at {one.happened_at}, which was at {moments[one.id]}"
         if bodies.setdefault(one.id, one.body) != one.body:
             yield f"event {one.id} has come with another body at {one.at:.2f} s"
 
@@ -45,6 +50,17 @@ def in_order(history: History) -> Iterator[str]:
     for one in history.deliveries:
         if not one.wrong and one.number > 1 and taken_at.get((one.order, one.number - 1), float("inf")) > one.at:
             yield f"{one.order}: {one.event}, its event {one.number}, came at {one.at:.2f} s, before the one before it"
+
+
+def one_sends(history: History) -> Iterator[str]:
+    """While nothing is broken the events of an item come from one instance."""
+    for begin, end in peace(history):
+        senders: dict[str, str] = {}
+        for one in sorted(history.deliveries, key=lambda delivery: delivery.at):
+            sku = one.order.partition("~")[0]
+            calm = begin <= one.at and one.done_at <= end and not one.wrong
+            if calm and senders.setdefault(sku, one.instance) != one.instance:
+                yield f"event {one.id} came from {one.instance} at {one.at:.2f} s, and not from {senders[sku]}"
 
 
 def ways(history: History) -> dict[str, int]:
@@ -75,6 +91,25 @@ def _written(end: End) -> dict[str, tuple[Any, ...]]:
         )
         for one in end.journal
     }
+
+
+def _told(history: History, end: End) -> dict[str, dict[str, Any]]:
+    """Return all that the events must say of what happened, by id; earlier releases have said less."""
+    if "upgrade" in history.setup.nemeses:
+        return {}
+    nothing = {"state": "sold", "about": "order", "ref": None}
+    found = {one.id.rpartition("~")[0]: nothing | {"sku": one.sku} for one in end.orders}
+    of = defaultdict[str, list[Entry]](list)
+    for one in end.journal:
+        of[one.order].append(one)
+    for entries in of.values():
+        for one, stood in zip(entries, standings(entries), strict=True):
+            found[f"{one.sku}~{one.entry}"] = announced(one, stood)
+    return found
+
+
+def _otherwise(one: Delivery, should: dict[str, Any]) -> dict[str, Any]:
+    return {name: one.facts.get(name) for name in one.facts | should if one.facts.get(name) != should.get(name)}
 
 
 def _clock_was_wrong(history: History, one: Delivery) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from lab.torture.history import Belief, Fault, History
+from lab.torture.history import Belief, Entry, Fault, History, SoldOrder
 from lab.torture.judge_sale import Evidence
 from lab.torture.judge_service import peace
 
@@ -16,6 +16,7 @@ _TAKE_AWAY: Final = frozenset({"holder-key"})
 _RESTARTS: Final = {"lock-kill", "lock-older"}
 _SILENCES: Final = {"lock-pause"}
 _CUTS: Final = {"lock-reset", "lock-silent"}
+OFFICES: Final = "/!"  # in the names of their locks, which are held to the end
 # The lock's servers have forgotten all grants after the backup, and issue the same tokens again.
 _OLDER: Final = "lock-older"
 
@@ -92,12 +93,15 @@ def tokens_grow(history: History) -> Iterator[str]:
 
 
 def kept_in_peace(history: History) -> Iterator[str]:
-    """Nobody loses a grant while nothing is broken, however long it is held."""
+    """Nobody loses a grant while nothing is broken, however long it is held; each is given back, or its owner dies."""
     calm = peace(history)
     for one in history.beliefs:
         if one.lost and any(begin <= one.since and one.until <= end for begin, end in calm):
             held_s = one.until - one.since
             yield f"{one.instance} lost {one.lock} at {one.until:.1f} s, {held_s:.1f} s after its grant, in peace"
+        killed = any(fault.struck and fault.ended_at >= one.since for fault in history.faults)
+        if not one.ended and not killed and not one.lock.partition(OFFICES)[1]:
+            yield f"{one.instance} never gave {one.lock} back, of which it had a grant at {one.since:.1f} s"
 
 
 def long_holds(history: History) -> int:
@@ -115,11 +119,17 @@ def _by_lock(history: History) -> dict[str, list[Belief]]:
 def orders_in_order(evidence: Evidence) -> Iterator[str]:
     """Tokens never decrease from order to order of an item, until it is unfenced: once each time there is cause."""
     causes = len(_set_back(evidence.history))
-    for sku, orders in evidence.orders.items():
-        for before, after in pairwise(orders):
+    written: dict[str, list[SoldOrder | Entry]] = defaultdict(list)
+    for one in evidence.end.orders:
+        written[one.sku].append(one)
+    for entry in evidence.end.journal:
+        written[entry.sku].append(entry)
+    for sku, entries in written.items():
+        for before, after in pairwise(entries):
             if (after.epoch, after.token) < (before.epoch, before.token):
-                yield f"order {after.id} was written with token {after.token} after {before.token}"
-        epoch = max((order.epoch for order in orders), default=0)
+                name = after.id if isinstance(after, SoldOrder) else f"{after.kind} of {after.order}"
+                yield f"{name} was written with token {after.token} after {before.token}"
+        epoch = max(one.epoch for one in entries)
         if epoch > causes:
             yield f"{sku}: tokens have begun anew {epoch} times, and the lock came back older {causes} times"
 

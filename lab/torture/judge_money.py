@@ -9,16 +9,15 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from app.orders import EventKind, OrderState, life
 from lab.torture import judge_events
 from lab.torture.history import Call, End, Entry, Flow, History, Restock
 from lab.torture.judge_sale import MEMORY_S
 from lab.torture.judge_service import peace
+from lab.torture.standing import CONFIRMED, REFUND_DUE, standings, state_after
 
-CONFIRMED: Final = "confirmed"
-REFUND_DUE: Final = "refund_due"
 # The events of which an answer speaks: one of them must be there.
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("buy", "sold"): ("sold",),
@@ -51,7 +50,6 @@ _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
 _ROUNDED_S: Final = 0.01  # the moments of a run
 _MANY: Final = 60  # orders, of which some are paid with a wrong amount
 _TO_GIVE_BACK: Final = ("refund_due", "duplicate_payment")
-_WITH_A_DEADLINE: Final = (("hold", "held"), ("extend", "extended"))
 _ABOUT_A_PAYMENT: Final = ("confirmed", "refund_due", "amount_mismatch")
 
 
@@ -59,7 +57,7 @@ class Money:
     """The history of the flow, sorted for the checks.
 
     `journal`: the entries of each item; `of`: those of each order; `places`: the orders and the ways in which they have
-    each payment.
+    each payment; `stood`: how each order stood after each of its entries.
     """
 
     def __init__(self, history: History, end: End) -> None:
@@ -73,6 +71,7 @@ class Money:
             self.of[entry.order].append(entry)
             if entry.kind in (CONFIRMED, REFUND_DUE) and "part" not in entry.facts:
                 self.places[entry.facts.get("payment_ref", "")].append((entry.order, entry.kind))
+        self.stood = {order: standings(entries) for order, entries in self.of.items()}
         self.told = [call for call in history.calls if call.status == 200]
         self.asked: dict[tuple[str, str, str | None, str | None], float] = {}  # when each thing was first asked for
         for call in history.calls:
@@ -149,43 +148,13 @@ def records_agree(money: Money) -> Iterator[str]:
         if one is None:
             yield f"{order} has events, and is not there"
             continue
-        state: OrderState | None = None
-        for entry in entries:
-            state = _after(state, entry)
-        if one.state != state:
-            yield f"{order} is {one.state}, and {state} by its events"
-        paid = [entry.facts.get("payment_ref") for entry in entries if entry.kind == CONFIRMED]
-        if one.payment != (paid[-1] if paid else None):
-            yield f"{order} counts payment {one.payment}, and {paid} by its events"
-        owed, back = _dues(entries)
-        if Counter(one.refunds_due) != Counter(owed):
-            yield f"{order} owes {one.refunds_due}, and {owed} by its events"
-        if Counter(one.refunded) != Counter(back):
-            yield f"{order} has given back {one.refunded}, and {back} by its events"
-        if one.events != len(entries):
-            yield f"{order} has had {one.events} events by its record, and {len(entries)} in the journal"
-
-
-def _after(state: OrderState | None, entry: Entry) -> OrderState | None:
-    found = life.step(state, EventKind(entry.kind), entry.quantity, entry.facts)
-    return found[0] if found else state
-
-
-def _dues(entries: Sequence[Entry]) -> tuple[list[str], list[str]]:
-    """The whole payments that an order owes, and those that it has given back, by its events."""
-    owed, back = list[str](), list[str]()
-    for entry in entries:
-        facts = entry.facts
-        if entry.kind == REFUND_DUE and "part" not in facts:
-            owed.append(facts.get("payment_ref", ""))
-        elif entry.kind == "refunded" and facts.get("about") not in ("part", "units"):
-            done = facts.get("payment_refs", ())
-            owed = [ref for ref in owed if ref not in done] + list(facts.get("refunds_due", ()))
-            back += done
-        elif entry.kind == "refund_failed" and (ref := facts.get("payment_ref", "")) in back:
-            back.remove(ref)
-            owed.append(ref)
-    return owed, back
+        stood = money.stood[order][-1]
+        should = {name: stood[name] for name in ("state", "quantity", "buyer", "refunds_due", "refunded")}
+        should |= {"pay_by": stood["pay_by"] or 0.0, "payment": stood["payment_ref"], "events": len(entries)}
+        for name, value in should.items():
+            found = getattr(one, name)
+            if (list(found) if isinstance(found, tuple) else found) != value:
+                yield f"{order}: {name} is {found!r} by its record, and {value!r} by its events"
 
 
 def limits_kept(money: Money) -> Iterator[str]:
@@ -275,8 +244,8 @@ def answers_true(money: Money) -> Iterator[str]:
         if not entries:
             yield f"{_name(call)}: told {call.outcome!r} about {about}, which is not there"
             continue
-        if call.verb in ("hold", "buy") and (call.buyer, call.units) != (entries[0].buyer, entries[0].quantity):
-            yield f"{_name(call)}: {call.units} for {call.buyer}: but {about} is {entries[0].quantity}, and another's"
+        if call.verb in ("hold", "buy") and call.buyer != entries[0].buyer:
+            yield f"{_name(call)}: told of {about}, which is {entries[0].buyer}'s, and not {call.buyer}'s"
         if call.verb not in ("hold", "buy") and call.told not in (None, about):
             yield f"{_name(call)}: about {about}, and was told of {call.told}"
         if call.outcome == "payment_ref_in_use":
@@ -298,7 +267,7 @@ def _fits(call: Call, entry: Entry) -> bool:
 
 
 def facts_told(money: Money) -> Iterator[str]:
-    """What was said with a request, and told in its answer, is what its events have: amounts, deadlines, refunds."""
+    """What was said with a request, and told in its answer, is what its events have: amounts and refunds."""
     amounts: dict[tuple[str | None, str | None], set[int | None]] = defaultdict(set)
     wishes: dict[str | None, set[bool | None]] = defaultdict(set)
     for call in money.history.calls:
@@ -327,13 +296,32 @@ def _facts_told(money: Money, call: Call) -> Iterator[str]:
     given_back = call.refund is None and any(one.sent_at <= call.done_at for one in back)
     if call.outcome in _TO_GIVE_BACK and call.refund != call.payment and not given_back:
         yield f"{_name(call)}: told to give back {call.refund}"
-    deadlines = [entry.facts.get("pay_by") for entry in entries if entry.kind in ("held", "extended")]
-    if call.pay_by is not None and call.pay_by not in deadlines:
-        yield f"{_name(call)}: told to pay by {call.pay_by}, and the events say {deadlines}"
-    if call.pay_by is None and (call.verb, call.outcome) in _WITH_A_DEADLINE:
-        yield f"{_name(call)}: told no deadline"
-    if entries and (call.verb, call.outcome) == ("hold", "held") and call.price != money.price(entries[0].order):
-        yield f"{_name(call)}: told the price {call.price}, and the order began at {money.price(entries[0].order)}"
+
+
+def shown_as_it_stood(money: Money) -> Iterator[str]:
+    """All that an answer shows of an order is how it stood after one of its events: that of which it speaks, or later.
+
+    A field of which the events say nothing is one that nobody should see.
+    """
+    for call in money.told:
+        new = call.verb in ("hold", "buy")
+        stood = money.stood.get((call.told if new else call.order) or "", [])
+        if not stood:
+            if new and (call.shown.get("quantity"), call.shown.get("sku", call.sku)) != (call.quantity, call.sku):
+                yield f"{_name(call)}: shown {call.shown}, which was not asked for"
+            continue
+        kinds = _SPEAKS_OF.get((call.verb, call.outcome or ""), ())
+        entries = money.of[(call.told if new else call.order) or ""]
+        first = next((n for n, one in enumerate(entries) if one.kind in kinds and _fits(call, one)), 0)
+        wrong = [_otherwise(call, one) for one in stood[first:]]
+        if all(wrong):
+            yield f"{_name(call)}: shown {min(wrong, key=len)}, and so it never stood"
+
+
+def _otherwise(call: Call, stood: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an answer shows otherwise than an order stood; that of a refund shows a part of it."""
+    names = call.shown.keys() | (set() if call.verb == "refund" else stood.keys() - {"id"})
+    return {name: call.shown.get(name) for name in sorted(names) if call.shown.get(name) != stood.get(name)}
 
 
 def payments_kept(money: Money) -> Iterator[str]:
@@ -348,8 +336,6 @@ def payments_kept(money: Money) -> Iterator[str]:
     for call in money.told:
         if call.verb == "confirm" and call.outcome not in _NOT_TAKEN and call.payment not in money.places:
             yield f"{_name(call)}: told {call.outcome!r}, and the payment is nowhere: no unit, and nothing to give back"
-        if call.verb == "confirm" and call.outcome == "duplicate_payment" and call.keeps in (None, call.payment):
-            yield f"{_name(call)}: told to give it back for {call.keeps}"
     yield from _given_back(money)
     yield from _kept_for_nothing(money)
     for entry in money.end.journal:
@@ -455,7 +441,7 @@ class _First:
                 had = self._most(one.buyer or "", n - 1, n)
                 if not self._flow.item.limit or had + one.quantity <= self._flow.item.limit:
                     yield f"{one.order}: a late payment is given back, and {self._low[n]} units were left"
-            states[one.order] = _after(state, one)
+            states[one.order] = state_after(state, one)
 
     def _after(self, moment: float) -> int:
         """Return how many entries there were at least at a moment."""
@@ -566,11 +552,14 @@ def prices_kept(money: Money) -> Iterator[str]:
 
 
 def wanted(money: Money) -> Iterator[str]:
-    """Nothing happens to an order that nobody has asked for, and each visit has one order."""
+    """Nothing happens to an order that nobody has asked for; each visit has one order, with the key that it sent."""
     visits: Counter[str] = Counter()
+    keys = {call.wish: call.key for call in money.history.calls if call.verb == "hold"}
     for one in money.end.journal:
         if (what := _asked_for(one)) is not None and what not in money.asked:
             yield f"{one.order}: {one.kind}, and nobody has asked for that"
+        if one.kind == "held" and one.key != keys.get(one.facts.get("ref", ""), one.key):
+            yield f"{one.order}: held with the key {one.key}, and {keys[one.facts['ref']]} was sent"
         if one.kind in ("held", "sold"):
             visits[one.facts.get("ref") or one.key or one.buyer or ""] += 1
     for wish, count in visits.items():

@@ -37,6 +37,7 @@ _LATE_S: Final = (0.1, 1.5)  # after the end of the hold
 _HURRY_S: Final = 0.02  # the patience of a callback whose answer is to be lost
 _LOST: Final = 0.15  # share of the callbacks
 _REPEATED: Final = 0.3  # share of the answered callbacks that come once more
+_REPEATED_S: Final = 2.0  # at most, after the first one
 _KEYED: Final = 30  # percent of the callbacks
 _KEYLESS: Final = 0.15  # share of the holds
 _BY_SHOP: Final = 0.5  # share of the holds for which the shop asks
@@ -44,6 +45,8 @@ _AGAIN: Final = 0.2  # share of the buyers who come a second time while they hol
 _REGULARS: Final = 6
 _VISITS_OF_A_REGULAR: Final = 5
 _RESTOCKED: Final = 0.7  # share of the refunds of an order
+# What an answer says of itself: the rest is about the order.
+_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "replayed", "instance", "now"}
 _OTHERS: Final = 50  # payments that are remembered
 
 
@@ -108,8 +111,8 @@ class Payers(Visitors):
         held = await self._until_told(Act("hold", wish, sku, buyer, quantity, key))
         if held is None or held.outcome != "held" or held.told is None:
             return
-        began, units = self._clock(), held.units or quantity
-        costs = (held.price or flow.price) * units
+        began, units = self._clock(), held.shown.get("quantity", quantity)
+        costs = held.shown.get("price", flow.price) * units
         if self._ways.random() < _AGAIN:
             again = f"{wish}-again"
             self._begin(self._nothing(self._until_told(Act("hold", again, sku, buyer, quantity, again))))
@@ -184,7 +187,7 @@ class Payers(Visitors):
         if act.payment is not None:
             self._payments[act.sku] = [*self._payments[act.sku][-_OTHERS:], act.payment]
         if self._ways.random() < _REPEATED:
-            await asyncio.sleep(0 if self._over else self._ways.uniform(0, 2.0))
+            await self._rest(_REPEATED_S)
             await self._until_told(act, self._another(actor))
         return told
 
@@ -225,12 +228,9 @@ class Payers(Visitors):
                 200,
                 outcome=body["outcome"],
                 told=body.get("order") if act.verb in ("buy", "refund") else body.get("id"),
-                units=None if act.verb == "refund" else body["quantity"],
-                keeps=body.get("payment_ref"),
                 refund=body.get("refund"),
-                pay_by=body.get("pay_by"),
-                price=body.get("price"),
                 replayed=False if act.verb == "refund" else body["replayed"],
+                shown={name: value for name, value in body.items() if name not in _OF_THE_ANSWER},
             )
         except (ValueError, KeyError, TypeError):
             return told(answer.status_code, error="not an answer of ours")

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import standardwebhooks
@@ -137,5 +138,6 @@ class Receiver:
             "body": digest,
             "event": event["type"].removeprefix("order."),
             "payment": data.get("payment_ref"),
+            "happened_at": datetime.fromisoformat(event["timestamp"]).timestamp(),
             "facts": {name: value for name, value in data.items() if name not in own},
         }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 from rich.console import Console
@@ -41,6 +41,7 @@ from lab.torture.history import (
     Kept,
     Left,
     Look,
+    Reading,
     Recorder,
     Setup,
     SoldOrder,
@@ -78,6 +79,7 @@ _DROPPED: Final = 0.15  # share of the buyers who come for the drop
 _PRICE: Final = 499
 _TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
 _SENT_WITHIN_S: Final = 30.0
+_READ_WITHIN_S: Final = 10.0
 # The embedded etcd is 3.5.1: a leader that was frozen ends live leases as it wakes up (etcd issue 15247).
 _KNOWN: Final = {"etcd": ("lock-pause",), "etcd-txn": ("lock-pause",)}
 
@@ -358,6 +360,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 await asyncio.to_thread(stage.cut_power, server)
                 await asyncio.to_thread(server.start)
             await _calm_down(stage, sale, calm_s)  # an instance may have stood for an office anew
+            await _read(stage, recorder)
             recorder.note(await _end(stage, sale, setup))
     _note_what_instances_saw(stage, recorder, began)
 
@@ -537,6 +540,26 @@ async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -
                 at = round(asked_at, 4), round(clock(), 4)
                 recorder.note(Glance(*at, flow.item.sku, level.stock, level.held, level.lucky, level.due_in_s))
         await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _read(stage: Stage, recorder: Recorder) -> None:
+    """Note what each instance tells readers and operators of the items; nothing, if it does not answer."""
+    setup, headers = recorder.history.setup, {"Authorization": f"Bearer {_TOKEN}"}
+    skus = [item.sku for item in (*setup.items, *(flow.item for flow in setup.flows))]
+    async with httpx.AsyncClient(headers=headers, timeout=_READ_WITHIN_S, trust_env=False) as http:
+
+        async def ask(actor: Actor, path: str, sku: str) -> dict[str, Any]:
+            with contextlib.suppress(TimeoutError, httpx.HTTPError, ValueError):
+                async with asyncio.timeout(_READ_WITHIN_S):
+                    while (answer := await http.get(actor.url + path, params={"sku": sku})).status_code == 503:  # noqa: ASYNC110
+                        await asyncio.sleep(_LOOK_EVERY_S)
+                    return dict(answer.json())
+            return {}
+
+        for actor in stage.instances:
+            for sku in skus:
+                level, report = await ask(actor, "/stock", sku), await ask(actor, "/report", sku)
+                recorder.note(Reading(actor.name, sku, level, report.get("total", {})))
 
 
 async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from app.errors import HasOrders, UnknownItem
-from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
+from app.orders import Cancel, Confirm, Expire, Extend, Hold, OrderId, Purchase, Refund
 from app.orders.record import ERASED
 from app.settings import load
 from app.wiring import Sale, open_sale
@@ -30,11 +30,12 @@ from lab.torture.books import journal_of, kept_of
 from lab.torture.history import End, Flow, History, Item, Setup
 from lab.torture.judge_money import Money
 from tests.harness.servers import optional
+from tests.harness.waiting import eventually
 
 PRICE = 5
 LIMIT = 3
 BUYERS = st.sampled_from(("ann", "bob"))
-UNITS = st.integers(1, 2)
+UNITS = st.sampled_from((2, 1, 3))
 WHICH = st.integers(0, 1)  # of the two instances
 PICK = st.integers(0, 9)  # of the orders
 
@@ -52,6 +53,7 @@ class Known:
     wrong: int = 0
     owed: int = 0
     given_back: bool = False
+    priced: bool = True
 
     def ends(self, state: str) -> None:
         """What was paid wrongly is owed as soon as the order waits for no money any more."""
@@ -71,6 +73,8 @@ class Books(RuleBasedStateMachine):
         self.sales: list[Sale] = [self.open(0), self.open(1)]
         self.left: int | None = None  # no such item
         self.initial = self.count = 0
+        self.came = 0  # all units that ever were there: some may have been taken away again
+        self.priced = True
         self.orders: dict[OrderId, Known] = {}
 
     def open(self, which: int) -> Sale:
@@ -95,11 +99,17 @@ class Books(RuleBasedStateMachine):
 
     def had(self, buyer: str) -> int:
         """The units that count for a buyer's limit."""
-        counted = ("held", "confirmed")
+        counted = ("sold", "held", "confirmed")
         return sum(one.quantity for one in self.orders.values() if one.buyer == buyer and one.state in counted)
 
     def order(self, pick: int) -> OrderId:
-        return list(self.orders)[pick % len(self.orders)]
+        """0 is the newest: those that have ended long ago have no story any more."""
+        return list(reversed(self.orders))[pick % len(self.orders)]
+
+    def several(self) -> list[OrderId]:
+        """The orders of which some units may be given back."""
+        live = ("held", "confirmed", "sold")
+        return [order for order, one in self.orders.items() if one.quantity > 1 and one.state in live]
 
     def ask(self, which: int, command: Any) -> Any:
         return self.run(self.sales[which].shop.submit(command))
@@ -108,21 +118,25 @@ class Books(RuleBasedStateMachine):
 
     @initialize(units=st.integers(2, 7))
     def begin(self, units: int) -> None:
-        self.sell_anew(0, units)
+        self.sell_anew(0, units, priced=True)
 
     @precondition(lambda self: self.left is None or self.rarely())
-    @rule(which=WHICH, units=st.integers(0, 7))
-    def sell_anew(self, which: int, units: int) -> None:
-        terms = {"price": PRICE, "currency": "EUR", "limit_per_buyer": LIMIT}
+    @rule(which=WHICH, units=st.integers(0, 7), priced=st.booleans())
+    def sell_anew(self, which: int, units: int, priced: bool) -> None:
+        terms = {"price": PRICE, "currency": "EUR"} if priced else {"price": None, "currency": None}
+        terms |= {"limit_per_buyer": LIMIT}
         self.run(self.sales[which].stock.set_stock(self.sku, units, new_sale=True, terms=terms))
-        self.left = self.initial = units
+        self.left = self.initial = self.came = units
+        self.priced = priced
         self.orders = {}
 
     @precondition(there)
-    @rule(which=WHICH, units=st.integers(1, 3))
-    def restock(self, which: int, units: int) -> None:
-        self.run(self.sales[which].stock.set_stock(self.sku, units, add=True))
-        self.left, self.initial = (self.left or 0) + units, self.initial + units
+    @rule(which=WHICH, units=st.integers(1, 5), add=st.booleans())
+    def restock(self, which: int, units: int, add: bool) -> None:
+        """So many more, or so many from now on, whatever there was."""
+        self.run(self.sales[which].stock.set_stock(self.sku, units, add=add))
+        more = units if add else units - (self.left or 0)
+        self.left, self.initial, self.came = (self.left or 0) + more, self.initial + more, self.came + max(0, more)
 
     @precondition(rarely)
     @rule(which=WHICH)
@@ -135,14 +149,14 @@ class Books(RuleBasedStateMachine):
         assert not self.orders
         self.left = None
 
-    @precondition(lambda self: self.count % 3 == 2)
+    @precondition(lambda self: self.count % 5 == 2)
     @rule(which=WHICH)
     def restart(self, which: int) -> None:
         self.run(self.opened[which].aclose())
         self.opened[which] = AsyncExitStack()
         self.sales[which] = self.open(which)
 
-    @precondition(there)
+    @precondition(lambda self: self.left is not None and self.count % 4 == 3)
     @rule(which=WHICH, buyer=BUYERS)
     def erase(self, which: int, buyer: str) -> None:
         self.run(self.sales[which].orders.erase(self.sku, buyer))
@@ -170,21 +184,61 @@ class Books(RuleBasedStateMachine):
         else:
             assert told.outcome == "held"
             self.left -= units
-            self.orders[told.order] = Known("held", units, buyer)
+            self.orders[told.order] = Known("held", units, buyer, priced=self.priced)
 
-    @precondition(there)
+    @precondition(lambda self: self.left is not None and self.count % 6 == 2)
+    @rule(which=WHICH)
+    def run_out(self, which: int) -> None:
+        """A hold of the shortest window runs out, by the clock, and goes back with what the other instance does."""
+        terms = self.sales[which].stock
+        self.run(terms.set_stock(self.sku, 0, add=True, terms={"hold_s": 1.0}))
+        before = set(self.orders)
+        self.hold(which, "ann", 1)
+        self.run(terms.set_stock(self.sku, 0, add=True, terms={"hold_s": None}))
+        for order in self.orders.keys() - before:
+            eventually(lambda: self.expires(1 - which, 1))
+            self.orders[order].ends("expired")
+            self.left = (self.left or 0) + 1
+
+    def expires(self, which: int, units: int) -> bool:
+        """Whether so many units less are held than the model has."""
+        self.ask(which, Expire(self.sku))
+        held = sum(one.quantity for one in self.orders.values() if one.state == "held")
+        return bool(self.run(self.sales[which].store.level(self.sku)).held == held - units)
+
+    @precondition(lambda self: self.left is not None and (not self.priced or self.count % 8 == 1))
     @rule(which=WHICH, buyer=BUYERS)
     def buy_at_once(self, which: int, buyer: str) -> None:
         self.count += 1
-        assert self.ask(which, Purchase(1, self.sku, buyer, f"key-{self.count}")).outcome == "hold_required"
+        command = Purchase(1, self.sku, buyer, f"key-{self.count}")
+        told, again = self.ask(which, command), self.ask(1 - which, command)
+        assert (again.outcome, again.order) == (told.outcome, told.order)
+        if self.priced:
+            assert told.outcome == "hold_required"
+        elif not self.left:
+            assert told.outcome == "sold_out"
+        elif self.had(buyer) + 1 > LIMIT:
+            assert told.outcome == "limit_reached"
+        else:
+            assert told.outcome == "sold"
+            self.left -= 1
+            self.orders[told.order] = Known("sold", 1, buyer, priced=False)
 
     @precondition(lambda self: self.orders)
-    @rule(which=WHICH, pick=PICK, right=st.booleans())
+    @rule(which=WHICH, pick=PICK, right=st.sampled_from((True, True, False)))
     def confirm(self, which: int, pick: int, right: bool) -> None:
         order, one = self.order(pick), self.orders[self.order(pick)]
         self.count += 1
         told = self.ask(which, Confirm(*order, f"pay-{self.count}", PRICE * one.quantity - (not right), "EUR"))
-        if one.state == "held":
+        right |= not one.priced
+        over = one.buyer != ERASED and self.had(one.buyer) + one.quantity > LIMIT
+        if one.state == "sold":
+            assert told.outcome == "not_found"
+        elif one.state == "expired" and right and one.quantity <= (self.left or 0) and not over:
+            assert told.outcome == "confirmed"
+            one.ends("confirmed")
+            self.left = (self.left or 0) - one.quantity
+        elif one.state == "held":
             assert told.outcome == ("confirmed" if right else "amount_mismatch")
             if right:
                 one.ends("confirmed")
@@ -199,7 +253,8 @@ class Books(RuleBasedStateMachine):
     def extend(self, which: int, pick: int) -> None:
         one = self.orders[self.order(pick)]
         told = self.ask(which, Extend(*self.order(pick)))
-        assert told.outcome in (("extended", "already_extended") if one.state == "held" else (one.state,))
+        after = {"held": ("extended", "already_extended"), "sold": ("not_found",)}
+        assert told.outcome in after.get(one.state, (one.state,))
 
     @precondition(lambda self: self.orders)
     @rule(which=WHICH, pick=PICK)
@@ -211,14 +266,28 @@ class Books(RuleBasedStateMachine):
             one.ends("cancelled")
             self.left = (self.left or 0) + one.quantity
         else:
-            assert told.outcome in (one.state, "already_cancelled")
+            assert told.outcome == {"cancelled": "already_cancelled", "sold": "confirmed"}.get(one.state, one.state)
+
+    @precondition(lambda self: self.several())
+    @rule(which=WHICH, pick=PICK, restock=st.booleans())
+    def give_one_back(self, which: int, pick: int, restock: bool) -> None:
+        """One unit of several: of a hold it goes back at once, of what was bought with its price."""
+        order = self.several()[pick % len(self.several())]
+        one = self.orders[order]
+        self.count += 1
+        held, name = one.state == "held", f"part-{self.count}"
+        part = Cancel(*order, units=1, message=name) if held else Refund(*order, restock, units=1, message=name)
+        told, again = self.ask(which, part), self.ask(1 - which, part)
+        assert told.outcome == again.outcome == ("partly_cancelled" if held else "partly_refunded")
+        one.quantity -= 1
+        self.left = (self.left or 0) + (held or restock)
 
     @precondition(lambda self: self.orders)
     @rule(which=WHICH, pick=PICK, restock=st.booleans())
     def refund(self, which: int, pick: int, restock: bool) -> None:
         one = self.orders[self.order(pick)]
         told = self.ask(which, Refund(*self.order(pick), restock))
-        if one.state == "confirmed":  # the order first, and then what else was paid
+        if one.state in ("confirmed", "sold"):  # the order first, and then what else was paid
             assert told.outcome == "refunded"
             one.state, one.given_back = "refunded", True
             self.left = (self.left or 0) + (one.quantity if restock else 0)
@@ -249,7 +318,7 @@ class Books(RuleBasedStateMachine):
         model = {str(order): (one.state, one.quantity, one.buyer, one.owed) for order, one in self.orders.items()}
         there = {one.order: (one.state, one.quantity, one.buyer, len(one.refunds_due)) for one in kept}
         assert there == model
-        setup = Setup((), 2, 1, 1, "", "", "fence", 0, (), flows=(Flow(Item(self.sku, self.initial), 0, 0, 0, PRICE),))
+        setup = Setup((), 2, 1, 1, "", "", "fence", 0, (), flows=(Flow(Item(self.sku, self.came), 0, 0, 0, PRICE),))
         books = Money(History(setup), End((), (), journal=tuple(journal), kept=tuple(kept)))
         for check in (judge_money.units_in_one_place, judge_money.orders_live_once, judge_money.records_agree):
             assert not list(check(books))

@@ -438,64 +438,50 @@ def test_an_older_word_that_arrives_again_changes_nothing(
         assert election.recorded() == "by the next one"
 
 
-def test_nothing_is_recorded_without_etcd() -> None:
-    """Neither read nor written, while it is away; and a record is still there when it is back."""
-    with EtcdMember() as member:
-        backend = EtcdBackend([member.endpoint], ttl_s=30, timeout_s=1)
-        election = backend.election(NAME)
-        leadership = election.campaign("me")
-        leadership.record("before")
-        member.kill()
-        with pytest.raises(LockUnavailable):
-            election.recorded()
-        with pytest.raises(LockUnavailable):
-            leadership.record("meanwhile")
-        member.start()
-
-        def recorded() -> str | None:
-            with contextlib.suppress(LockUnavailable):
-                return election.recorded()
-            return None
-
-        assert eventually(recorded, "the server answers again") == "before"
-        leadership.record("after")
-        assert election.recorded() == "after"
-        leadership.resign()
-        backend.close()
-
-
 # -- etcd itself -----------------------------------------------------------------------------------------------------
 
 
-def test_observers_outlive_a_restart() -> None:
-    """A server that is killed and comes back: what is proclaimed then is heard."""
-    with EtcdMember(options=QUICK_ETCD) as member:
-        backend = EtcdBackend([member.endpoint], ttl_s=30)
+def test_a_restart_costs_no_word() -> None:
+    """While the server is away nothing is read or written; when it is back, what was recorded is there, and observers
+    hear what is proclaimed then.
+    """
+    with (
+        EtcdMember(options=QUICK_ETCD) as member,
+        contextlib.closing(EtcdBackend([member.endpoint], ttl_s=30, timeout_s=1)) as backend,
+    ):
         election = backend.election(NAME)
-        leadership = election.campaign("before")
-        observer = Observer(election)
-        assert observer.hear() == "before"
-        member.kill()
-        member.start()
+        with election.campaign("before") as leadership:
+            leadership.record("before")
+            observer = Observer(election)
+            assert observer.hear() == "before"
+            member.kill()
+            for ask_it in (election.recorded, lambda: leadership.record("meanwhile")):
+                with pytest.raises(LockUnavailable):
+                    ask_it()
+            member.start()
 
-        def proclaimed() -> bool:
-            try:
-                leadership.proclaim("after")
-            except LockUnavailable:
-                return False
-            return True
+            def recorded() -> str | None:
+                with contextlib.suppress(LockUnavailable):
+                    return election.recorded()
+                return None
 
-        eventually(proclaimed, "the server answers again")
-        assert observer.hear() == "after"
-        observer.stop()
-        leadership.resign()
-        backend.close()
+            assert eventually(recorded, "the server answers again") == "before"
+            leadership.proclaim("after")
+            assert observer.hear() == "after"
+            observer.stop()
+            leadership.record("after")
+            assert election.recorded() == "after"
 
 
 def test_observing_ends_with_the_connection(etcd: EtcdMember) -> None:
-    """When the connection is closed, the observer ends and leaves no watch behind."""
+    """When the connection is closed, or it is called off, the observer ends and leaves no watch behind."""
     before = watchers(etcd)
     backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
+    observer = Observer(backend.election(NAME))
+    assert observer.hear() is None
+    assert watchers(etcd) > before
+    observer.stop()
+    eventually(lambda: watchers(etcd) == before, "no watch is left")
     observer = Observer(backend.election(NAME))
     assert observer.hear() is None
     backend.close()
@@ -559,12 +545,14 @@ def test_a_leader_of_redis_that_dies_is_succeeded(valkey: Valkey, fair_redis: Re
         dying.close()
 
 
-def test_not_every_backend_has_elections() -> None:
-    backend = LocalBackend()
-    assert not backend.guarantees.elects
-    with pytest.raises(LockError, match="local has no elections"):
-        backend.election(NAME)
-    backend.close()
+async def test_not_every_backend_has_elections_and_sessions() -> None:
+    async with LocalBackend().aio as locks:
+        assert not locks.backend.guarantees.elects
+        with pytest.raises(LockError, match="local has no elections"):
+            locks.election(NAME)
+        with pytest.raises(LockError, match="local has no sessions"):
+            async with locks.session():
+                pass
 
 
 def test_a_word_that_a_counter_set_back_would_lose_is_refused(mariadb: MariaDB, name: str) -> None:

@@ -13,7 +13,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -128,7 +127,7 @@ class _EtcdContract(LockContract):
 
         async with steady_backend.aio.lock(name) as grant:
             waiting = InThread(lambda: hold_and_release(steady_backend.lock(name)))
-            await self._until_in_line(steady_backend.lock(name), 2)
+            await asyncio.to_thread(self._until_queued, steady_backend.lock(name), 2)
             for _ in range(8):  # of which some crashed with gRPC's own fork handlers
                 await asyncio.to_thread(lambda: Forked(use).result())
             grant.ensure_held()
@@ -143,11 +142,6 @@ class TestEtcdLock(_EtcdContract):
     def system(self, shared_member: EtcdMember) -> LockSystem:
         return EtcdSystem(shared_member)
 
-    @pytest.fixture
-    def own_system(self, version: str) -> Iterator[LockSystem]:
-        with EtcdMember(binary=_binary(version), options=QUICK_ETCD) as member:
-            yield EtcdSystem(member)
-
 
 class TestEtcdTxnLock(_EtcdContract):
     guarantees = EtcdTxnBackend.guarantees
@@ -155,11 +149,6 @@ class TestEtcdTxnLock(_EtcdContract):
     @pytest.fixture
     def system(self, etcd: EtcdMember) -> LockSystem:
         return EtcdTxnSystem(etcd)
-
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with EtcdMember(options=QUICK_ETCD) as member:
-            yield EtcdTxnSystem(member)
 
 
 @pytest.fixture
@@ -271,51 +260,6 @@ def test_many_wait_while_etcd_freezes() -> None:
         backend.close()
 
 
-def test_a_key_that_vanishes_behind_a_lost_answer(
-    etcd: EtcdMember, backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The put's answer is lost, and before the next look the key is gone: no reason to believe that one is first."""
-    holder = backend.lock("/test/vanish")
-    other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
-    client = of_threads(other).client
-    txn, look = client.txn, client.range
-
-    async def put_twice(*steps: Any, unanswered: Any, **more: Any) -> Any:
-        await txn(*steps, unanswered=unanswered, **more)  # its answer is lost
-        unanswered()
-        monkeypatch.setattr(client, "txn", txn)
-        monkeypatch.setattr(client, "range", see_nothing)
-        return replace(await txn(*steps, unanswered=unanswered, **more), again=True)
-
-    async def see_nothing(*arguments: Any) -> Any:
-        monkeypatch.setattr(client, "range", look)
-        keys = etcdctl(etcd.endpoint, "get", "--prefix", "--keys-only", "/test/vanish/").split()
-        (key,) = set(keys) - {grant.key}
-        etcdctl(etcd.endpoint, "del", key)
-        return await look(*arguments)
-
-    monkeypatch.setattr(client, "txn", put_twice)
-    with holder as grant:
-        assert other.lock("/test/vanish").try_acquire() is None
-    other.close()
-
-
-def test_contenders_say_who_they_are(etcd: EtcdMember, backend: EtcdBackend) -> None:
-    """The queue shows instance, process, thread, how long and what is left of the lease; all queues under a prefix."""
-    with backend.lock("/test/show/a"), backend.lock("/test/show/b"):
-        queue = backend.contenders("/test/show/")
-    assert [contender.key.rpartition("/")[0] for contender in queue] == ["/test/show/a", "/test/show/b"]
-    for contender in queue:
-        assert contender.holds
-        assert contender.owner["instance"] == "test"
-        assert contender.owner["pid"] == os.getpid()
-        assert contender.owner["thread"] == threading.current_thread().name
-        assert contender.waited_s is not None
-        assert 0 <= contender.waited_s < WITHIN_S
-        assert contender.ttl_left_s is not None
-        assert 0 <= contender.ttl_left_s <= TTL_S
-
-
 def test_what_others_wrote_into_the_queue_does_no_harm(etcd: EtcdMember, backend: EtcdBackend) -> None:
     """Keys under the prefix with any value and no lease are shown as what they are."""
     etcdctl(etcd.endpoint, "put", "/test/odd/x", "[1, 2")
@@ -325,17 +269,19 @@ def test_what_others_wrote_into_the_queue_does_no_harm(etcd: EtcdMember, backend
         etcdctl(etcd.endpoint, "del", "/test/odd/x")
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("further", [0, 1])
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_one_of_three_members_dies(victim: int, how: str) -> None:
-    """With three members, the death (or freezing) of any one costs a retry: holder, waiter and newcomer all succeed."""
+def test_one_of_three_members_dies(further: int, how: str) -> None:
+    """The death (or freezing) of the member that is asked costs a retry, and another's nothing: holder, waiter and
+    newcomer all succeed.
+    """
     with EtcdCluster(3) as cluster:
         backend = EtcdBackend(cluster.endpoints, ttl_s=6)
         lock, other = backend.lock("/test/cluster"), backend.lock("/test/cluster")
         grant = lock.acquire()
         waiting = InThread(lambda: hold_and_release(other))
         eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
-        getattr(cluster.members[victim], how)()
+        getattr(cluster.members[(of_threads(backend).client._current + further) % 3], how)()
         # Two renewals later the holder still has it.
         until = grant.deadline
         eventually(lambda: grant.deadline > until + 2, "the lease is being renewed")
@@ -740,13 +686,11 @@ def test_login(tmp_path: Path) -> None:
     """With log-ins on: a user with rights on the prefix gets the lock, also after its token became void."""
     with EtcdMember(options=QUICK_ETCD) as member:
         end = member.endpoint
-        etcdctl(end, "user", "add", "root:sesame")
-        etcdctl(end, "user", "grant-role", "root", "root")
         etcdctl(end, "user", "add", "shop:open-door")
         etcdctl(end, "role", "add", "locks")
         etcdctl(end, "role", "grant-permission", "--prefix=true", "locks", "readwrite", "/test/")
         etcdctl(end, "user", "grant-role", "shop", "locks")
-        etcdctl(end, "auth", "enable")
+        ask_for_log_ins(end)
         with pytest.raises(LockUnavailable):
             _take_once(EtcdBackend([end], timeout_s=1))
         with pytest.raises(LockUnavailable, match="authentication failed") as refusal:
@@ -781,9 +725,7 @@ def test_a_change_of_users_voids_signed_tokens(tmp_path: Path) -> None:
     tokens = f"--auth-token=jwt,pub-key={certificate},priv-key={key},sign-method=RS256,ttl=10m"
     with EtcdMember(options=[*QUICK_ETCD, tokens]) as member:
         end = member.endpoint
-        etcdctl(end, "user", "add", "root:sesame")
-        etcdctl(end, "user", "grant-role", "root", "root")
-        etcdctl(end, "auth", "enable")
+        ask_for_log_ins(end)
         with closing(EtcdBackend([end], user="root", password="sesame", ttl_s=5)) as backend:
             lock = backend.lock("/test/signed")
             held = lock.acquire()
@@ -805,9 +747,7 @@ def test_a_log_in_that_expires_while_one_waits() -> None:
     """A token that expired (etcd: 5 minutes; here 2 s) stops neither a waiter of that moment nor a later one."""
     with EtcdMember(options=["--auth-token-ttl=2"]) as member:
         end = member.endpoint
-        etcdctl(end, "user", "add", "root:sesame")
-        etcdctl(end, "user", "grant-role", "root", "root")
-        etcdctl(end, "auth", "enable")
+        ask_for_log_ins(end)
         backend = EtcdBackend([end], user="root", password="sesame", ttl_s=60)
         lock = backend.lock("/test/expiring")
         lock.acquire()
@@ -904,9 +844,7 @@ def test_a_login_while_authentication_is_off(tmp_path: Path) -> None:
         with closing(EtcdBackend([end], user="root", password="sesame", ttl_s=CALM_S)) as backend:
             lock = backend.lock("/test/off")
             hold_and_release(lock)
-            etcdctl(end, "user", "add", "root:sesame")
-            etcdctl(end, "user", "grant-role", "root", "root")
-            etcdctl(end, "auth", "enable")
+            ask_for_log_ins(end)
             hold_and_release(lock)
             with lock as grant:
                 etcdctl(end, "--user=root:sesame", "auth", "disable")
@@ -931,8 +869,8 @@ def test_behind_etcds_own_proxy(etcd: EtcdMember) -> None:
         with lock as grant:
             waiting = InThread(lambda: hold_and_release(lock))
             eventually(lambda: len(lock.contenders()) == 2, "one waits")
-            until = now() + 3 * grant.lease.ttl_s
-            eventually(lambda: grant.lost or now() > until, "three TTLs are over")
+            until = now() + 1.5 * grant.lease.ttl_s
+            eventually(lambda: grant.lost or now() > until, "a TTL is over")
             grant.ensure_held()
         assert waiting.result() > grant.token
 
@@ -993,6 +931,13 @@ def deletions(member: EtcdMember) -> int:
     return int(found[1]) if found else 0
 
 
+def ask_for_log_ins(endpoint: str) -> None:
+    """The root's password is "sesame"."""
+    etcdctl(endpoint, "user", "add", "root:sesame")
+    etcdctl(endpoint, "user", "grant-role", "root", "root")
+    etcdctl(endpoint, "auth", "enable")
+
+
 def _has(lock: DistributedLock, key: str) -> bool:
     return any(contender.key == key for contender in lock.contenders())
 
@@ -1042,24 +987,6 @@ def test_a_key_that_is_written_over_is_deleted_all_the_same(etcd: EtcdMember, ki
             pass
 
 
-def test_a_creation_that_arrives_while_one_waits_is_no_other_owner(etcd: EtcdMember) -> None:
-    """A try that was given up creates the key after the holder's release: the waiter finds it, and has the lock."""
-    with EtcdTxnBackend([etcd.endpoint], ttl_s=CALM_S) as backend, Proxy(etcd.client_port) as proxy:
-        lock, other = backend.lock("/test/own"), EtcdTxnBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=CALM_S)
-        lock.acquire()
-        waiting = InThread(lambda: hold_and_release(other.lock("/test/own")))
-        (session,) = eventually(lambda: list(of_threads(other)._sessions.values()), "it has a session")
-        (key,) = eventually(lambda: list(session.keys), "it has tried")
-        eventually(lambda: watchers(etcd), "it waits")
-        proxy.stall()
-        lock.release()
-        etcdctl(etcd.endpoint, "put", f"--lease={session.lease_id:x}", key.name, key.value.decode())
-        proxy.restore()
-        waiting.result()
-        assert lock.contenders() == []
-        other.close()
-
-
 def test_a_key_of_another_at_the_same_revision(etcd: EtcdMember) -> None:
     """An etcd that was set back may give our key's revision to another one's key, which a release leaves alone."""
     with EtcdTxnBackend([etcd.endpoint], ttl_s=TTL_S) as backend:
@@ -1093,6 +1020,24 @@ def test_a_lost_answer_is_the_end_of_a_session(
         eventually(lambda: leases(etcd) == [], "key and lease are gone", CALM_S / 4)
         with other.lock("/test/open"):
             pass
+
+
+def test_a_creation_that_arrives_while_one_waits_is_no_other_owner(etcd: EtcdMember) -> None:
+    """A try that was given up creates the key after the holder's release: the waiter finds it, and has the lock."""
+    with EtcdTxnBackend([etcd.endpoint], ttl_s=CALM_S) as backend, Proxy(etcd.client_port) as proxy:
+        lock, other = backend.lock("/test/own"), EtcdTxnBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=CALM_S)
+        lock.acquire()
+        waiting = InThread(lambda: hold_and_release(other.lock("/test/own")))
+        (session,) = eventually(lambda: list(of_threads(other)._sessions.values()), "it has a session")
+        (key,) = eventually(lambda: list(session.keys), "it has tried")
+        eventually(lambda: watchers(etcd), "it waits")
+        proxy.stall()
+        lock.release()
+        etcdctl(etcd.endpoint, "put", f"--lease={session.lease_id:x}", key.name, key.value.decode())
+        proxy.restore()
+        waiting.result()
+        assert lock.contenders() == []
+        other.close()
 
 
 def test_idle_leases_are_given_back(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:

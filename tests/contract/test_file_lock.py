@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -128,6 +129,28 @@ def test_a_release_frees_what_a_child_was_forked_with(backend: LockBackend) -> N
         os.close(copy)
 
 
+def test_a_file_that_can_not_be_written_is_unlocked_all_the_same(
+    backend: LockBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails keeps the holder's name in it, and nobody out; not even if a child has a copy of the file."""
+
+    def fail(number: int, length: int) -> None:
+        raise OSError(30, "Read-only file system")
+
+    lock = backend.lock(NAME)
+    with lock:
+        (number,) = file._held
+        copy = os.dup(number)
+        monkeypatch.setattr(os, "ftruncate", fail)
+    monkeypatch.undo()
+    try:
+        assert lock.contenders() == []
+        with lock.holding(wait_s=WITHIN_S):
+            pass
+    finally:
+        os.close(copy)
+
+
 def test_tokens_grow_over_all_locks_and_restarts(system: FileSystem) -> None:
     """One counter serves all locks of a folder; if it is gone, as when the machine's memory was cleared, time does."""
 
@@ -141,6 +164,16 @@ def test_tokens_grow_over_all_locks_and_restarts(system: FileSystem) -> None:
     assert found == sorted(set(found))
     with system.open(CALM_S) as backend, backend.lock("/a") as grant:
         assert grant.source == f"file:{socket.gethostname()}:{system.folder}"
+
+
+def test_a_folder_has_one_source(system: FileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers that share it have names of their own: a fence would take each other's tokens for strange ones."""
+    sources = []
+    for host in ("pod-1", "pod-2"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        with system.open(CALM_S) as backend, backend.lock(NAME) as grant:
+            sources.append(grant.source)
+    assert sources == [f"file:pod-1:{system.folder}"] * 2
 
 
 def test_a_crash_repeats_no_token(system: FileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +204,10 @@ def test_a_crash_repeats_no_token(system: FileSystem, monkeypatch: pytest.Monkey
 def test_a_token_that_can_not_be_read_is_no_new_beginning(system: FileSystem, backend: LockBackend) -> None:
     """Nobody gets the lock: a store would take the old tokens for new ones."""
     hold_and_release(backend.lock(NAME))
-    (system.folder / ".token").write_text("")
-    with pytest.raises(LockUnavailable, match=r"\.token holds no number"):
-        backend.lock(NAME).acquire()
+    for wrong in ("", "-5", str(2**63)):
+        (system.folder / ".token").write_text(wrong)
+        with pytest.raises(LockUnavailable, match=r"\.token holds no number"):
+            backend.lock(NAME).acquire()
     assert system.leftovers() == []
 
 
@@ -188,6 +222,47 @@ def test_a_file_that_is_deleted_is_a_loss(system: FileSystem, backend: LockBacke
         hold_and_release(backend.lock(NAME))
         with pytest.raises(LockLost):
             lock.release()
+
+
+@pytest.mark.parametrize("there", ["nothing", "a file", "another folder"])
+def test_a_folder_that_is_gone_is_a_loss(system: FileSystem, backend: LockBackend, there: str) -> None:
+    """Whatever stands in its place; the next grant makes it anew where it can, and tokens go on."""
+    hold_and_release(backend.lock(NAME))
+    with system.open(0.3) as brief:
+        grant = brief.lock(NAME).acquire(owner="me")
+        system.folder.rename(system.folder.with_name("old"))
+        if there == "a file":
+            system.folder.write_text("")
+        elif there == "another folder":
+            system.folder.mkdir()
+        eventually(lambda: grant.lost, "the loss is noticed")
+        if there == "a file":
+            with pytest.raises(LockUnavailable, match="locks: File exists"):
+                backend.lock(NAME).acquire()
+        else:
+            assert hold_and_release(backend.lock(NAME)) > grant.token
+
+
+@pytest.mark.parametrize("name", [".token.new", ".token.guard", quote(NAME, safe="") + ".lock"])
+def test_a_link_of_another_user_is_not_followed(system: FileSystem, backend: LockBackend, name: str) -> None:
+    """In a folder where all may write nobody gets us to overwrite, or to make, a file elsewhere."""
+    system.folder.mkdir()
+    precious = system.folder.parent / "precious"
+    precious.write_text("1")
+    (system.folder / name).symlink_to(precious)
+    with pytest.raises(LockUnavailable, match="symbolic links"):
+        backend.lock(NAME).acquire()
+    assert precious.read_text() == "1"
+
+
+def test_what_others_put_into_the_folder_hides_nobody(system: FileSystem, backend: LockBackend) -> None:
+    """Nor has it the list wait; and a lock that nobody has ever had has no contenders."""
+    assert backend.lock(NAME).contenders() == []
+    with backend.lock(NAME) as grant:
+        (system.folder / "folder.lock").mkdir()
+        os.mkfifo(system.folder / "pipe.lock")
+        (system.folder / "long.lock").write_text("1" * 5000)
+        assert [one.key for one in backend.contenders("")] == [grant.key]
 
 
 def test_any_name_is_a_file_in_the_folder(system: FileSystem, backend: LockBackend) -> None:
@@ -227,14 +302,17 @@ MOUNTS = """\
 30 22 0:25 / /run rw,nosuid - tmpfs tmpfs rw
 95 22 0:49 / /srv/with\\040space rw,relatime shared:50 - {kind} server:/export rw,vers=4.2
 96 95 8:2 / /srv/with\\040space/disk rw - xfs /dev/sdb1 rw
+97 22 8:3 / /srv/\udcff rw - ext4 /dev/sdc1 rw
 """
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre"])
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "9p"]
+)
 def test_what_is_on_a_network_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """When it is opened, and not when a lock is lost in silence; a disk that is mounted there is none."""
     mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS.format(kind=kind))
+    mounts.write_bytes(os.fsencode(MOUNTS.format(kind=kind)))
     monkeypatch.setattr(file, "_MOUNTS", str(mounts))
     with pytest.raises(ConfigurationError, match=f"/srv/with space/locks is on {kind}"):
         connect("file:///srv/with%20space/locks")

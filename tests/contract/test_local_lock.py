@@ -9,7 +9,8 @@ import pytest
 from fencelock import Grant, Hook, LockBackend, LockError, local
 from fencelock.local import LocalBackend
 from fencelock.owners import Owners
-from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.core_contract import CoreContract
+from tests.contract.lock_contract import TTL_S, InThread, LockSystem, hold_and_release
 from tests.harness.signals import handled_at
 from tests.harness.waiting import eventually, eventually_async
 from tests.harness.worker import Worker
@@ -37,7 +38,7 @@ class LocalSystem(LockSystem):
         return list(local._queues)
 
 
-class TestLocalLock(LockContract):
+class TestLocalLock(CoreContract):
     guarantees = LocalBackend.guarantees
 
     @pytest.fixture

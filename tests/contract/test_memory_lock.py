@@ -26,8 +26,8 @@ from fencelock import (
 from fencelock.clock import now
 from fencelock.registry import CLASSES
 from fencelock.testing import MemoryLocks, MemoryServer
-from tests.contract.lock_contract import InThread, LockContract, LockSystem, hold_and_release
-from tests.contract.task_contract import Losses
+from tests.contract.core_contract import CoreContract
+from tests.contract.lock_contract import InThread, LockSystem, Losses, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -56,7 +56,7 @@ class MemorySystem(LockSystem):
         return [entry.key for entry, _ in self.server._entries()]
 
 
-class TestMemoryLock(LockContract):
+class TestMemoryLock(CoreContract):
     guarantees = MemoryLocks.guarantees
 
     @pytest.fixture
@@ -219,13 +219,34 @@ def test_a_wait_for_a_stolen_lock_takes_no_time(locks: MemoryLocks) -> None:
     assert waits == [3000, 5]
 
 
+def test_a_wait_for_another_instance_of_the_test_ends(locks: MemoryLocks) -> None:
+    """In the caller's seconds, although nobody moves the time; it is moved by them, and the holder stays one."""
+    with MemoryLocks(locks.server, ttl_s=6) as other, other.lock(NAME) as grant:
+        began = now()
+        with pytest.raises(LockTimeout):
+            locks.lock(NAME).acquire(wait_s=0.5)
+        assert now() - began >= 0.5
+        assert locks.server.now() == 0.5
+        assert [one.key for one in locks.contenders(NAME)] == [grant.key]
+
+
+def test_many_locks_bear_a_frozen_server(locks: MemoryLocks) -> None:
+    """However many renewals find no answer at the same moment."""
+    grants = [locks.lock(f"/jobs/{number}").acquire(owner="me") for number in range(300)]
+    locks.server.freeze()
+    locks.server.advance(3)
+    locks.server.thaw()
+    locks.server.advance(5)
+    assert not [grant for grant in grants if grant.lost]
+
+
 def test_what_runs_out_while_time_passes_does_so_in_its_order(locks: MemoryLocks) -> None:
     """A waiter whose time is over first doesn't get what is free later, however far time goes at once."""
     dead = locks.lock(NAME)
     dead.acquire(owner="dead")
     locks.pause_renewal(6)
     brief, patient = locks.lock(NAME), locks.lock(NAME)
-    first = InThread(lambda: brief.acquire(wait_s=5))
+    first = InThread(lambda: brief.acquire(wait_s=0.5))
     eventually(lambda: len(dead.contenders()) == 2, "one waits")
     second = InThread(lambda: patient.acquire(wait_s=7, owner="me"))
     eventually(lambda: len(dead.contenders()) == 3, "two wait")
@@ -353,18 +374,6 @@ async def test_a_term_in_memory_ends_with_its_lease(locks: MemoryLocks) -> None:
             locks.server.advance(2)
             await asyncio.Event().wait()
     await locks.leave_loop()
-
-
-def test_an_election_in_memory_counts_each_word(locks: MemoryLocks) -> None:
-    """Saying the same again is news."""
-    with locks.election(NAME).campaign("one") as leadership:
-        before = locks.election(NAME).leader()
-        leadership.proclaim("one")
-        after = locks.election(NAME).leader()
-    assert before is not None
-    assert after is not None
-    assert after.revision > before.revision
-    assert locks.election(NAME).leader() is None
 
 
 def test_a_url_opens_a_server_that_its_name_shares() -> None:

@@ -141,11 +141,6 @@ class _MySqlContract(LockContract):
     def system(self, server: MariaDB) -> LockSystem:
         return self.kind(server)
 
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with optional(MariaDB) as server:
-            yield self.kind(server)
-
 
 class TestMySqlRowLock(_MySqlContract):
     kind = RowSystem
@@ -576,8 +571,7 @@ def by_proxy(server: MariaDB, proxy: Proxy) -> str:
 
 def test_a_waiter_whose_connection_falls_silent_finds_out(server: MariaDB, open_: Open) -> None:
     """It waits in the server's queue, where no answer is no news; but the server lets nobody wait for ever."""
-    proxy = Proxy(server.port)
-    try:
+    with Proxy(server.port) as proxy:
         lock = open_(MySqlForUpdateBackend, server.url).lock("/test/deaf")
         first = lock.acquire()
         deaf = open_(MySqlForUpdateBackend, by_proxy(server, proxy)).lock("/test/deaf")
@@ -586,37 +580,31 @@ def test_a_waiter_whose_connection_falls_silent_finds_out(server: MariaDB, open_
         proxy.swallow()
         lock.release()
         assert waiter.result() > first.token
-    finally:
-        proxy.close()
 
 
 def test_a_waiter_ends_no_session_but_its_own(open_: Open) -> None:
     """Numbers of sessions begin anew with the server: its own number may be a holder's when it gives up."""
-    with optional(MariaDB) as server:
-        proxy = Proxy(server.port)
-        try:
-            for _ in range(30):  # so that its number is above those of a fresh server's first users
-                ask(server, "SELECT 1")
-            first = open_(MySqlForUpdateBackend, server.url, ttl_s=60).lock("/test/former")
-            first.acquire()
-            cancel = Cancel()
-            lock = open_(MySqlForUpdateBackend, by_proxy(server, proxy), ttl_s=60).lock("/test/former")
-            waiter = InThread(lambda: lock.acquire(cancel=cancel))
-            eventually(lambda: waiting(server) == 1, "it waits in the server")
-            number = waiting_session(server)
-            proxy.swallow()  # its connection stays open, and it hears nothing of the restart
-            server.kill()
-            server.start()
-            others = open_(MySqlForUpdateBackend, server.url, ttl_s=60)
-            grants = [others.lock(f"/test/other/{one}").acquire() for one in range(number)]
-            uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
-            assert (number,) in ask(server, uncommitted, "SELECT session FROM fencelock_rows")
-            cancel.set()
-            with pytest.raises(LockCancelled):
-                waiter.result()
-            assert all(portal.run(grant.lease.hold.renew(WITHIN_S)) for grant in grants)
-        finally:
-            proxy.close()
+    with optional(MariaDB) as server, Proxy(server.port) as proxy:
+        for _ in range(30):  # so that its number is above those of a fresh server's first users
+            ask(server, "SELECT 1")
+        first = open_(MySqlForUpdateBackend, server.url, ttl_s=60).lock("/test/former")
+        first.acquire()
+        cancel = Cancel()
+        lock = open_(MySqlForUpdateBackend, by_proxy(server, proxy), ttl_s=60).lock("/test/former")
+        waiter = InThread(lambda: lock.acquire(cancel=cancel))
+        eventually(lambda: waiting(server) == 1, "it waits in the server")
+        number = waiting_session(server)
+        proxy.swallow()  # its connection stays open, and it hears nothing of the restart
+        server.kill()
+        server.start()
+        others = open_(MySqlForUpdateBackend, server.url, ttl_s=60)
+        grants = [others.lock(f"/test/other/{one}").acquire() for one in range(number)]
+        uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
+        assert (number,) in ask(server, uncommitted, "SELECT session FROM fencelock_rows")
+        cancel.set()
+        with pytest.raises(LockCancelled):
+            waiter.result()
+        assert all(portal.run(grant.lease.hold.renew(WITHIN_S)) for grant in grants)
 
 
 def test_a_renewal_that_comes_late_prolongs_nothing(server: MariaDB, open_: Open) -> None:
@@ -628,8 +616,7 @@ def test_a_renewal_that_comes_late_prolongs_nothing(server: MariaDB, open_: Open
 
 def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Open) -> None:
     """Neither is sent beside the other one, and the connection is kept."""
-    proxy = Proxy(server.port)
-    try:
+    with Proxy(server.port) as proxy:
         lock = open_(MySqlForUpdateBackend, by_proxy(server, proxy), ttl_s=60).lock("/test/settled")
         hold = lock.acquire().lease.hold
         assert isinstance(hold, _Transaction)
@@ -646,8 +633,6 @@ def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Op
         release.result()
         renewal.result()
         assert session.open
-    finally:
-        proxy.close()
 
 
 def test_locks_with_many_ttls_share_their_connections(server: MariaDB, rows: MySqlBackend) -> None:
@@ -660,8 +645,7 @@ def test_locks_with_many_ttls_share_their_connections(server: MariaDB, rows: MyS
 
 
 def test_a_connection_that_had_a_longer_ttl_is_freed_after_its_own(server: MariaDB, open_: Open) -> None:
-    proxy = Proxy(server.port)
-    try:
+    with Proxy(server.port) as proxy:
         mine = open_(MySqlForUpdateBackend, by_proxy(server, proxy))
         with mine.lock("/test/shorter", ttl_s=60):
             before = connections(proxy.port)
@@ -671,8 +655,6 @@ def test_a_connection_that_had_a_longer_ttl_is_freed_after_its_own(server: Maria
         lock = open_(MySqlForUpdateBackend, server.url).lock("/test/shorter")
         assert lock.acquire(wait_s=TTL_S + WITHIN_S).token > gone.token
         lock.release()
-    finally:
-        proxy.close()
 
 
 def test_a_row_that_was_deleted_is_made_again(server: MariaDB, rows: MySqlBackend) -> None:

@@ -83,11 +83,6 @@ class TestPostgresLock(LockContract):
     def system(self, server: Postgres) -> LockSystem:
         return PostgresSystem(server)
 
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with optional(Postgres) as server:
-            yield PostgresSystem(server)
-
 
 class TestPostgresLockThroughPgBouncer(LockContract):
     """In transaction mode: each call may be on another session of the server, and nobody can listen."""
@@ -98,11 +93,6 @@ class TestPostgresLockThroughPgBouncer(LockContract):
     @pytest.fixture
     def system(self, server: Postgres, pooler: PgBouncer) -> LockSystem:
         return PostgresSystem(server, pooler.url)
-
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with optional(Postgres) as server, optional(lambda: PgBouncer(server)) as pooler:
-            yield PostgresSystem(server, pooler.url)
 
 
 Open = Callable[..., PostgresBackend]

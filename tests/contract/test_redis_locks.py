@@ -28,7 +28,6 @@ from fencelock import (
     connect,
 )
 from fencelock.errors import ConfigurationError
-from fencelock.redis import client as redis_client
 from fencelock.redis import lock as redis_lock
 from fencelock.redis import redlock
 from fencelock.redis.backend import RedisBackend
@@ -37,6 +36,7 @@ from fencelock.redis.redlock import RedlockBackend
 from fencelock.url import LockUrl
 from lab.servers import Valkey
 from lab.torture.proxy import Proxy
+from tests.contract.core_contract import CoreContract
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
 from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -84,18 +84,13 @@ class _RedisContract(LockContract):
     def system(self, shared_server: Valkey) -> LockSystem:
         return RedisSystem(shared_server, self.kind)
 
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with Valkey(durable=True) as server:
-            yield RedisSystem(server, self.kind)
-
 
 class TestRedisLock(_RedisContract):
     kind = RedisBackend
     guarantees = RedisBackend.guarantees
 
 
-class TestRedisFairLock(_RedisContract):
+class TestRedisFairLock(_RedisContract, CoreContract):
     kind = RedisFairBackend
     returns_by_its_key = True
     guarantees = RedisFairBackend.guarantees
@@ -154,11 +149,6 @@ class TestRedlock(LockContract):
     def system(self, three_servers: list[Valkey]) -> LockSystem:
         return RedlockSystem(three_servers)
 
-    @pytest.fixture
-    def own_system(self) -> Iterator[LockSystem]:
-        with ExitStack() as servers:
-            yield RedlockSystem([servers.enter_context(Valkey(f"own-{number}", durable=True)) for number in range(3)])
-
 
 async def test_many_tasks_ask_each_of_redlocks_servers_a_few_at_a_time(three_servers: list[Valkey]) -> None:
     """Tasks that come at once share some connections to a server, so that all are made in time."""
@@ -197,11 +187,16 @@ def backend(request: pytest.FixtureRequest, shared_server: Valkey, monkeypatch: 
 THEIRS = "0d5a2f9e-9f0c-4a65-b6a5-2b7f4f1c2d3e:1"
 
 
+def theirs(raw: Any, name: str) -> None:
+    """Have Redisson hold a lock for ten minutes."""
+    raw.hset(name, THEIRS, 1)
+    raw.pexpire(name, 600_000)
+
+
 def test_a_lock_that_redisson_holds_is_taken(raw: Any, shared_server: Valkey, backend: RedisBackend) -> None:
     """Its hash keeps us out; its message on release lets us in at once."""
     lock = backend.lock("/test/shared")
-    raw.hset("/test/shared", THEIRS, 1)
-    raw.pexpire("/test/shared", 600_000)
+    theirs(raw, "/test/shared")
     assert lock.try_acquire() is None
     assert [(one.key, one.owner) for one in lock.contenders()] == [(f"/test/shared/{THEIRS}", {})]
     waiting = InThread(lambda: lock.acquire(owner="me"))
@@ -257,8 +252,7 @@ def test_those_who_left_and_the_dead_cost_a_ttl_together(raw: Any, shared_server
     name, ttl_s = "/test/dead", 5 * TTL_S
     queue, scores = f"redisson_lock_queue:{{{name}}}", f"redisson_lock_timeout:{{{name}}}"
     system = RedisSystem(shared_server, RedisFairBackend)
-    raw.hset(name, THEIRS, 1)
-    raw.pexpire(name, 600_000)
+    theirs(raw, name)
     with ExitStack() as stack:
         backend = stack.enter_context(system.open(ttl_s))
         dead = [stack.enter_context(Worker(system.backend, system.options(ttl_s), name)) for _ in range(3)]
@@ -346,15 +340,6 @@ def test_a_name_that_something_else_uses_is_said(raw: Any, backend: RedisBackend
         assert grant.token > 0
 
 
-async def test_a_name_that_something_else_uses_is_said_to_tasks(raw: Any, backend: RedisBackend) -> None:
-    """The same on a loop."""
-    raw.set("/test/shared", "a text")
-    async with asyncio.timeout(WITHIN_S):
-        with pytest.raises(LockError, match="something else uses that name"):
-            await backend.aio.lock("/test/shared").acquire()
-    await backend.leave_loop()
-
-
 def test_a_lock_that_something_else_wrote_over(
     raw: Any, shared_server: Valkey, backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,8 +369,7 @@ def test_a_lock_that_was_unlocked_by_force(raw: Any, backend: RedisBackend) -> N
     assert [one.owner["pid"] for one in lock.contenders()] == [os.getpid()]
     raw.delete("/test/shared")
     assert lock.contenders() == []
-    raw.hset("/test/shared", THEIRS, 1)
-    raw.pexpire("/test/shared", 600_000)
+    theirs(raw, "/test/shared")
     for queue in (lock.contenders(), backend.contenders("/test/")):
         assert [(one.key, one.owner, one.token, one.holds) for one in queue] == [
             (f"/test/shared/{THEIRS}", {}, 0, True)
@@ -406,8 +390,7 @@ def test_a_try_whose_answer_was_lost_is_not_in_our_own_way(
     with Proxy(shared_server.port) as proxy:
         backend = kind(f"redis://127.0.0.1:{proxy.port}", ttl_s=60)
         lock = backend.lock("/test/lost")
-        raw.hset("/test/lost", THEIRS, 1)
-        raw.pexpire("/test/lost", 600_000)
+        theirs(raw, "/test/lost")
         waiting = InThread(lambda: lock.acquire(owner="me"))
         eventually(lambda: raw.pubsub_numpat() >= 1, "we wait")
         proxy.lose_answer_to(b"/test/lost")
@@ -475,8 +458,7 @@ def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: 
     """A program with a lock for each of its orders leaves no subscription for each."""
     for number in range(150):
         name = f"/test/order-{number}"
-        raw.hset(name, THEIRS, 1)
-        raw.pexpire(name, 600_000)
+        theirs(raw, name)
         assert backend.lock(name).try_acquire() is None
         with pytest.raises(LockTimeout):
             backend.lock(name).acquire(wait_s=0.01)
@@ -500,8 +482,7 @@ def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: 
 def test_who_may_not_listen_looks(raw: Any, shared_server: Valkey, caplog: pytest.LogCaptureFixture) -> None:
     """A user without a right to Redisson's channels gets the lock all the same, and the log says what is missing."""
     raw.execute_command("ACL", "SETUSER", "mute", "on", ">secret-1", "~*", "+@all", "resetchannels")
-    raw.hset("/test/shared", THEIRS, 1)
-    raw.pexpire("/test/shared", 600_000)
+    theirs(raw, "/test/shared")
     backend = RedisBackend(f"redis://mute:secret-1@127.0.0.1:{shared_server.port}", ttl_s=1, timeout_s=0.5)
     waiting = InThread(lambda: backend.lock("/test/shared").acquire(owner="me"))
     said = "Redis tells of no releases"
@@ -640,45 +621,34 @@ def test_a_waiter_in_a_crowd_gives_signs_of_life(shared_server: Valkey, monkeypa
             waiting.result()
 
 
-def test_redlock_counts_no_server_twice() -> None:
-    """Two of the three would be a majority by themselves."""
+def test_redlock_needs_a_majority_that_can_be_lost() -> None:
+    """Two servers are no better than one, and of three, two that are the same would be a majority by themselves."""
+    urls = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"]
+    with pytest.raises(ConfigurationError, match="3 servers"):
+        RedlockBackend(urls)
     for again in ("redis://127.0.0.1:1/2", "redis://:password@127.0.0.1:1"):
         with pytest.raises(ConfigurationError, match="different"):
-            RedlockBackend(["redis://127.0.0.1:1", "redis://127.0.0.1:2", again])
-    RedlockBackend(["redis://127.0.0.1:1", "redis://127.0.0.1:2", "unix:///a", "unix:///b"])
-
-
-def test_redlock_needs_a_majority_that_can_be_lost() -> None:
-    """Two servers are no better than one."""
-    with pytest.raises(ConfigurationError, match="3 servers"):
-        RedlockBackend(["redis://127.0.0.1:1", "redis://127.0.0.1:2"])
+            RedlockBackend([*urls, again])
+    RedlockBackend([*urls, "unix:///a", "unix:///b"])
 
 
 def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None:
-    """With one of three servers frozen, the lock is got, renewed and given back all the same."""
-    backend = RedlockBackend([server.url for server in three_servers], ttl_s=TTL_S)
-    three_servers[0].pause()
-    try:
-        with backend.lock("/test/minority") as grant:
-            until = grant.deadline
-            eventually(lambda: grant.deadline > until + TTL_S, "it was renewed more than once")
-        assert backend.contenders("/test/") == []
-    finally:
-        three_servers[0].resume()
-    eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")
-    backend.close()
-
-
-def test_redlock_gives_brief_locks_without_a_minority(three_servers: list[Valkey]) -> None:
-    """With one of three servers frozen, a lock whose TTL is as short as the longest call can be had all the same."""
-    with RedlockBackend([server.url for server in three_servers], ttl_s=10 * TTL_S) as backend:
+    """With one of three servers frozen, the lock is got, renewed and given back all the same; so is one whose TTL is as
+    short as the longest call.
+    """
+    urls = [server.url for server in three_servers]
+    with RedlockBackend(urls, ttl_s=TTL_S) as backend, RedlockBackend(urls, ttl_s=10 * TTL_S) as slower:
         three_servers[0].pause()
         try:
-            with backend.lock("/test/brief", ttl_s=0.5).holding(wait_s=WITHIN_S) as grant:
-                assert grant.key
+            with backend.lock("/test/minority") as grant:
+                until = grant.deadline
+                eventually(lambda: grant.deadline > until + TTL_S, "it was renewed more than once")
+            with slower.lock("/test/brief", ttl_s=0.5).holding(wait_s=WITHIN_S) as brief:
+                assert brief.key
+            assert backend.contenders("/test/") == []
         finally:
             three_servers[0].resume()
-    eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")
+        eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")
 
 
 def test_redlock_gives_back_what_a_server_grants_later(
@@ -813,35 +783,6 @@ async def test_a_release_wakes_one_of_a_process(shared_server: Valkey) -> None:
         await asyncio.gather(*waiting)
         assert scripts() - before < 4 * many
         await eventually_async(lambda: shared_server.ask("PUBSUB", "NUMPAT") == 0, "nobody listens")
-
-
-async def test_a_woken_waiter_that_leaves_wakes_the_next(
-    shared_server: Valkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the message that it has heard would be lost, and the next one would wait for its next look."""
-    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
-    async with RedisBackend(shared_server.url, ttl_s=60).aio as locks:
-        lock, cancel = locks.lock("/test/leaves"), Cancel()
-        listener = locks.backend.here().client.listener  # type: ignore[attr-defined]
-        wake_one = redis_client._Channel.wake_one
-
-        def waiting() -> int:
-            return sum(len(one.line) for one in listener._channels.values())
-
-        def called_off_as_it_is_woken(channel: Any, name: str = "") -> None:
-            cancel.set()
-            wake_one(channel, name)
-
-        async with lock:
-            first = asyncio.create_task(lock.acquire(owner="first", cancel=cancel))
-            await eventually_async(lambda: waiting() == 1, "one waits")
-            second = asyncio.create_task(lock.acquire(owner="second"))
-            await eventually_async(lambda: waiting() == 2, "another one waits")
-            monkeypatch.setattr(redis_client._Channel, "wake_one", called_off_as_it_is_woken)
-        with pytest.raises(LockCancelled):
-            await first
-        await asyncio.wait_for(second, WITHIN_S)
-        await lock.release(owner="second")
 
 
 async def test_those_who_wait_hear_again_after_a_cut(shared_server: Valkey, backend: RedisBackend) -> None:

@@ -4,14 +4,13 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, cast
 
 import pytest
 
-from fencelock import LockError, LockLost, LockTimeout, LockUnavailable, portal
+from fencelock import AsyncLocks, LockError, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.clock import now
-from fencelock.etcd import shared_lease
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
 from fencelock.etcd.shared_lease import SharedLease
@@ -21,11 +20,12 @@ from lab.servers import EtcdMember
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, hold_and_release
 from tests.contract.test_etcd_lock import EtcdSystem
-from tests.harness.inside import of_threads, shared
+from tests.harness.inside import shared
 from tests.harness.servers import end_leases, etcdctl, leases
-from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
 ONE, TWO = "/test/one", "/test/two"
+Work = Callable[[AsyncLocks, int], Coroutine[None, None, None]]
 
 
 @pytest.fixture
@@ -281,13 +281,6 @@ def test_nothing_is_kept_of_what_was_released(backend: EtcdBackend) -> None:
         assert shared(session)._deleted == {}  # nothing that its renewal would have to delete again
 
 
-def test_a_key_whose_creation_was_not_answered(etcd: EtcdMember) -> None:
-    """A try that hangs on one member and arrives after the release creates the key anew: it is deleted all the same."""
-    # Not each of them arrives: etcd hears, mostly, that nobody waits for the answer.
-    for number in range(4):
-        _release_before_it_arrives(etcd, f"/test/late-{number}")
-
-
 def test_a_creation_that_arrives_again_and_again(etcd: EtcdMember) -> None:
     """A key of which nobody knows is deleted at each renewal, though another key keeps the session alive."""
     with Proxy(etcd.client_port) as proxy:
@@ -400,27 +393,6 @@ def test_a_close_that_is_refused_can_be_repeated(etcd: EtcdMember) -> None:
     assert not backend._connections
 
 
-def _release_before_it_arrives(etcd: EtcdMember, name: str) -> None:
-    with Proxy(etcd.client_port) as proxy:
-        other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
-        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}", etcd.endpoint], ttl_s=TTL_S, timeout_s=1)
-        with backend.session() as session:
-            of_threads(backend).client._current = 0
-            backend.ping(1)
-            proxy.stall_at(name.encode())
-            lock = session.lock(name)
-            with lock:
-                pass
-            proxy.restore()
-            eventually(lambda: is_free(other, name), "nothing of ours is in the way")
-            began = session.deadline
-            eventually(lambda: session.deadline > began + TTL_S, "two renewals have passed")
-            assert lock.contenders() == []
-            assert not session.lost
-        backend.close()
-        other.close()
-
-
 def test_an_election_under_a_session(backend: EtcdBackend) -> None:
     """It ends with the session."""
     session = backend.session()
@@ -460,21 +432,17 @@ async def test_a_late_deletion_delays_no_renewal(etcd: EtcdMember, monkeypatch: 
 
 
 class Granting:
-    """Etcd, of which `lacks` says how often it has no such lease yet, and `away` how often it doesn't answer."""
+    """An etcd that grants a lease so late that it has no such lease yet when it is asked to revoke it, twice."""
 
     era = 0
 
-    def __init__(self, *, lacks: int = 0, away: int = 0) -> None:
-        self.lacks, self.away = lacks, away
-        self.revoked = asyncio.Event()
+    def __init__(self) -> None:
+        self.lacks, self.revoked = 2, asyncio.Event()
 
     async def grant(self, *_: Any) -> int:
         raise LockUnavailable("not answered")
 
     async def revoke(self, *_: Any) -> bool:
-        self.away -= 1
-        if self.away >= 0:
-            raise LockUnavailable("not answered")
         self.lacks -= 1
         if self.lacks < 0:
             self.revoked.set()
@@ -483,35 +451,13 @@ class Granting:
 
 async def test_a_lease_that_is_granted_late_is_revoked() -> None:
     """A grant that was given up, and comes behind the first revocation, is revoked as well."""
-    client: Any = Granting(lacks=2)
-    renewer = Renewer(asyncio.get_running_loop())
-    with pytest.raises(LockUnavailable):
-        await SharedLease.begin(client, renewer, 30, 5)
-    async with asyncio.timeout(WITHIN_S):
-        await client.revoked.wait()
-    await renewer.close()
-
-
-async def test_an_idle_lease_is_revoked_though_the_first_call_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a session that nobody uses is tried again."""
-    client: Any = Granting(away=2)
-    renewer = Renewer(asyncio.get_running_loop())
-    session = SharedLease(client, renewer, 7, 3, default=True)
-    monkeypatch.setattr(shared_lease, "_IDLE_S", 0.0)
-    renewer.keep(session.lease)
-    async with asyncio.timeout(WITHIN_S):
-        await client.revoked.wait()
-    await renewer.close()
-
-
-async def test_what_is_to_be_given_back_is_tried_once_more_at_the_end() -> None:
-    """A client that is closed right behind a grant that was not answered leaves no lease for a whole TTL."""
     client: Any = Granting()
     renewer = Renewer(asyncio.get_running_loop())
     with pytest.raises(LockUnavailable):
         await SharedLease.begin(client, renewer, 30, 5)
+    async with asyncio.timeout(WITHIN_S):
+        await client.revoked.wait()
     await renewer.close()
-    assert client.revoked.is_set()
 
 
 async def test_a_lease_that_is_being_granted_is_revoked_at_the_end(etcd: EtcdMember) -> None:
@@ -527,3 +473,62 @@ async def test_a_lease_that_is_being_granted_is_revoked_at_the_end(etcd: EtcdMem
         await connection.close()
         await asyncio.to_thread(eventually, lambda: not leases(etcd), "no lease is left")
         await asyncio.wait({taking})
+
+
+# -- tasks that are cancelled ----------------------------------------------------------------------------------------
+
+
+async def _leads(locks: AsyncLocks, _: int) -> None:
+    async with locks.election(ONE).campaigning("me"):
+        await asyncio.sleep(0.002)
+
+
+async def _begins(locks: AsyncLocks, _: int) -> None:
+    async with locks.session() as session, session.lock(ONE):
+        await asyncio.sleep(0.002)
+
+
+async def _joins(locks: AsyncLocks, lease_id: int) -> None:
+    await locks.backend.begin_session(None, lease_id, end_lease=False)
+
+
+@pytest.mark.parametrize("work", [_leads, _begins, _joins])
+async def test_a_cancelled_task_leaves_nothing(etcd: EtcdMember, backend: EtcdBackend, work: Work) -> None:
+    """At whatever moment: no candidate, no lock and no lease of its own; a lease that it has joined goes on."""
+    lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "60").split()[1], 16)
+    for moment in range(30):
+        working = asyncio.create_task(work(backend.aio, lease_id))
+        await asyncio.sleep(moment * (0.0001 if work is _joins else 0.0004))  # a different moment each time
+        working.cancel()
+        await asyncio.wait({working}, timeout=WITHIN_S)
+        assert working.done()
+    assert await backend.aio.election(ONE).candidates() == []
+    if work is _leads:  # whose session is kept for a while
+        etcdctl(etcd.endpoint, "lease", "revoke", f"{lease_id:x}")
+    else:
+        assert [int(lease, 16) for lease in await asyncio.to_thread(leases, etcd)] == [lease_id]
+    await backend.leave_loop()
+
+
+async def test_a_program_that_cancels_all_tasks_and_goes_on(etcd: EtcdMember) -> None:
+    """What the library had asked for at that moment may be done later: nobody waits behind a key that nobody has."""
+    with Proxy(etcd.client_port) as proxy:
+        async with EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S).aio as locks:
+            keep = locks.lock(ONE)
+            await keep.acquire()  # so that the session lives
+            async with locks.lock(TWO):
+                pass
+            (session,) = cast(EtcdBackend, locks.backend).here()._sessions.values()
+            proxy.stall()
+            before = asyncio.all_tasks()
+            taking = asyncio.create_task(locks.lock(TWO).acquire())
+            (key,) = await eventually_async(
+                lambda: [key for key in session.keys if not key.granted], "it asks for a key"
+            )
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+            proxy.restore()
+            await asyncio.wait({taking})
+            await asyncio.to_thread(etcdctl, etcd.endpoint, "put", f"--lease={session.lease_id:x}", key.name, "late")
+            await eventually_async(lambda: locks.contenders(TWO), "it is gone", until=lambda queue: not queue)
+            await keep.release()

@@ -143,7 +143,7 @@ class TestRedis(FencedStoreContract):
 
 
 class TestMemory(FencedStoreContract):
-    """The in-memory store is not for sales: `tests/unit/test_histories.py` builds on it."""
+    """The in-memory store is not for sales: one reads it first, and `tests/unit/test_queue.py` builds on it."""
 
     @pytest.fixture
     def system(self) -> StoreSystem:

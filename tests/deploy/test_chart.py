@@ -386,6 +386,8 @@ def test_numbers_are_written_as_the_service_reads_them() -> None:
         ),
         ("settings.SECKILL_LOCK_TTL_S=0", "settings.SECKILL_LOCK_TTL_S: Must be greater than or equal to 1"),
         ("settings.SECKILL_GUARD=fense", "settings.SECKILL_GUARD must be one of the following"),
+        ("secrets.SECKILL_ADMIN_TOKEN=abc", "SECKILL_ADMIN_TOKEN: String length must be greater than or equal to 8"),
+        ("secrets.SECKILL_WEBHOOK_SECRET=whsec_c2hvcnQ=", "String length must be greater than or equal to 32"),
         ("lock.url=etcd", "lock.url: Does not match pattern"),
         ("ingress.enabled=true", "ingress.hosts: Array must have at least 1 items"),
         ("autoscaling.enabled=true,autoscaling.prometheus=http://p", "autoscaling.enabled needs monitoring.enabled"),
@@ -403,6 +405,25 @@ def test_a_mistake_is_named(values: str, said: str) -> None:
     done = helm("template", "seckill", CHART, "--set", values)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(("name", "least"), generate.LEAST.items())
+def test_a_secret_that_is_too_short_for_the_service_is_too_short_for_the_chart(name: str, least: int) -> None:
+    """And what the service takes the chart takes, too."""
+    text = (("a:" if name == "ADMIN_TOKENS" else "") + 32 * "x")[:least]
+    more = {"WEBHOOK_URL": "https://shop.example/events"} if name == "WEBHOOK_SECRET" else {}
+
+    def rendered_with(secret: str) -> "subprocess.CompletedProcess[str]":
+        given = [f"--set=secrets.{PREFIX}{key}={value}" for key, value in (more | {name: secret}).items()]
+        return helm("template", "seckill", CHART, *given)
+
+    settings_of({PREFIX + key: value for key, value in (more | {name: text}).items()})
+    with pytest.raises(ValueError, match=name.lower()):
+        settings_of({PREFIX + key: value for key, value in (more | {name: text[:-1]}).items()})
+    assert rendered_with(text).returncode == 0
+    done = rendered_with(text[:-1])
+    assert f"SECKILL_{name}: String length must be greater than or equal to {least}" in done.stderr
+    assert text[:-1] not in done.stderr
 
 
 # -- what a release makes of it --------------------------------------------------------------------------------------

@@ -85,6 +85,16 @@ def test_tests_run_from_the_unpacked_sdist(unpacked: dict[str, Path]) -> None:
     assert re.search(r"\d+ passed", done.stdout)
 
 
+def test_the_wheel_of_the_locks_holds_their_package(built: Path) -> None:
+    """Each module, script and table of it, and nothing beside it: no recipe, and no test."""
+    (wheel,) = built.glob("fencelock/*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        found = {name for name in files.namelist() if ".dist-info/" not in name}
+    package = ROOT / "fencelock" / "src"
+    assert found == {name for name in files_in(package) if "__pycache__" not in name}
+    assert {Path(name).suffix for name in found} == {".py", ".lua", ".sql", ".typed"}
+
+
 def metadata_of(built: Path, name: str) -> "Message[str, str]":
     (wheel,) = built.glob(f"{name}/*.whl")
     with zipfile.ZipFile(wheel) as files:

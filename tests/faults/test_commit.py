@@ -1,7 +1,6 @@
 """Answers get lost, and stores and locks go away in mid-sale, but nobody gets a wrong answer."""
 
 import asyncio
-import logging
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -237,35 +236,6 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
             for sku, sold in (("default", 8), ("phone", 16)):
                 audit = await one.audit(sku)
                 assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (100 - sold, sold, sold, [])
-
-
-async def test_scripts_that_are_forgotten_in_mid_sale(
-    etcd: EtcdMember, valkey: Valkey, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Scripts are flushed again and again while two instances sell: no buyer notices, and nothing is logged."""
-    with caplog.at_level(logging.WARNING, "app"):
-        async with (
-            shop(etcd.endpoint, valkey.url, batch_max=1, purchase_timeout_ms=60_000) as one,
-            shop(etcd.endpoint, valkey.url, batch_max=20, purchase_timeout_ms=60_000) as other,
-            redis.asyncio.Redis.from_url(valkey.url) as plain,
-        ):
-            await one.set_stock("default", 300)
-            before = await _in_vain(plain)
-            selling = asyncio.gather(buy(one, 150), *(buy(other, 1, key=f"k{number}") for number in range(250)))
-            while not selling.done():
-                await plain.script_flush()
-                await asyncio.sleep(0.005)  # no wait for anything: a flush falls between a read and its commit, or not
-            answers = [answer for some in await selling for answer in some]
-            assert counted(answers) == {"sold": 300, "sold_out": 100}
-            assert await _in_vain(plain) > before + 10
-            audit = await one.audit("default")
-            assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
-    assert caplog.messages == []
-
-
-async def _in_vain(plain: Any) -> int:
-    """Return how many script calls the server answered with NOSCRIPT."""
-    return int((await plain.info("errorstats")).get("errorstat_NOSCRIPT", {"count": 0})["count"])
 
 
 async def test_a_settlement_that_the_fence_refuses_is_tried_again(valkey: Valkey) -> None:

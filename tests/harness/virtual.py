@@ -2,15 +2,8 @@
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
-
-import pytest
-
-from fencelock import clock
-from fencelock.lease import Lease
-from fencelock.renewer import Renewer
-from fencelock.waiting import Wait
 
 Result = TypeVar("Result")
 
@@ -45,12 +38,3 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def play(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run the work to its end."""
         return self.run_until_complete(work)
-
-
-def let_locks_count_on(now: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give leases, renewals and waits of the locks another clock."""
-    monkeypatch.setattr(clock, "now", now)
-    for kind in (Lease, Renewer, Wait):
-        defaults = kind.__init__.__kwdefaults__
-        assert defaults is not None
-        monkeypatch.setitem(defaults, "clock", now)

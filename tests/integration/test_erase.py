@@ -10,7 +10,7 @@ from app.orders import ERASED, Cancel, Hold, Purchase
 from app.stock.mysql import erase as mysql_erase
 from fencelock.mysql import Call
 from lab.servers import EtcdMember, MariaDB, Valkey
-from tests.harness.servers import ask, optional
+from tests.harness.servers import ask
 from tests.harness.shop import buy, shop
 
 ORDERS = 20_000
@@ -47,91 +47,89 @@ async def test_a_remembered_refusal(etcd: EtcdMember, valkey: Valkey) -> None:
                 await sale.submit(one)
 
 
-async def test_in_mysql(etcd: EtcdMember) -> None:
+async def test_in_mysql(etcd: EtcdMember, mariadb: MariaDB) -> None:
     """Orders, limits and keys have `erased` in the name's place; other buyers' names stay; it is logged."""
-    with optional(MariaDB) as server:
-        store = f"mysql://{server.user}:{server.password}@127.0.0.1:{server.port}/{server.database}"
-        async with shop(etcd.endpoint, store) as sale:
-            await sale.set_stock("default", 9)
-            await buy(sale, 2, buyer="ann")
-            await buy(sale, 1, buyer="bob", key="k1")
-            await buy(sale, 1, buyer="ann", key="k2")
-            assert await sale.erase("default", "ann", by="olga") == 3
-            assert await sale.erase("default", "ann") == 0
-            assert await sale.erase("default", "bob") == 1
-            assert [order.buyer for order in await sale.orders("default")] == [ERASED] * 4
-            assert (await sale.audit("default")).violations == []
-            log = await sale.log("default")
-            assert [(one.what, one.by, one.after) for one in log[:2]] == [
-                ("erase a buyer", "", {"erased": 1}),
-                ("erase a buyer", "olga", {"erased": 3}),
-            ]
-        assert ask(server, "SELECT name, units FROM seckill_buyers") == ((ERASED.encode(), 4),)
-        assert ask(server, "SELECT DISTINCT buyer FROM seckill_keys") == ((ERASED.encode(),),)
+    async with shop(etcd.endpoint, mariadb.url) as sale:
+        await sale.set_stock("default", 9)
+        await buy(sale, 2, buyer="ann")
+        await buy(sale, 1, buyer="bob", key="k1")
+        await buy(sale, 1, buyer="ann", key="k2")
+        assert await sale.erase("default", "ann", by="olga") == 3
+        assert await sale.erase("default", "ann") == 0
+        assert await sale.erase("default", "bob") == 1
+        assert [order.buyer for order in await sale.orders("default")] == [ERASED] * 4
+        assert (await sale.audit("default")).violations == []
+        log = await sale.log("default")
+        assert [(one.what, one.by, one.after) for one in log[:2]] == [
+            ("erase a buyer", "", {"erased": 1}),
+            ("erase a buyer", "olga", {"erased": 3}),
+        ]
+    assert ask(mariadb, "SELECT name, units FROM seckill_buyers") == ((ERASED.encode(), 4),)
+    assert ask(mariadb, "SELECT DISTINCT buyer FROM seckill_keys") == ((ERASED.encode(),),)
 
 
-async def test_many_orders_in_mysql(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_orders_in_mysql(etcd: EtcdMember, mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are looked at while others buy, and what these write is found, too; under the lock few rows are read."""
-    with optional(MariaDB) as server:
-        async with shop(etcd.endpoint, server.url) as sale:
-            await sale.set_stock("default", 2 * ORDERS)
-            await buy(sale, 1, buyer="ann", key="k1")
-            await sale.submit(Hold(1, "default", "ann", "k2"))
-            many = f"FROM (SELECT * FROM seckill_orders LIMIT 1) AS one JOIN seq_1_to_{ORDERS} AS s"
-            # Behind the last one, as each number is one entry's, of whichever kind.
-            order = "sku, sale, (SELECT last_entry FROM seckill_items) + seq, 1, CONCAT('b', seq), NULL, "
-            order += "LPAD(HEX(seq), 32, '0')"
-            refusal = "sku, sale, CONCAT('r', seq), 'sold_out', 1, IF(seq = 9, 'ann', 'eve'), NULL"
-            token, last = "(SELECT MAX(token) FROM seckill_events)", "FROM seckill_orders ORDER BY entry DESC LIMIT 1"
-            moved = f"lucky = lucky + {ORDERS}, stock = stock - {ORDERS}, last_entry = (SELECT entry {last})"
-            moved += f", last_tag = (SELECT LEFT(SHA1(secret), 8) {last})"
-            ask(
-                server,
-                f"INSERT INTO seckill_orders SELECT {order}, instance, {token}, epoch, batch {many}",
-                f"INSERT INTO seckill_buyers SELECT sku, sale, CONCAT('b', seq), 1 {many}",
-                f"INSERT INTO seckill_keys SELECT {refusal}, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR {many}",
-                f"UPDATE seckill_items SET {moved}",
-            )
-            run, bought, changing = Call.run, list[Any](), list[tuple[str, Any]]()
+    async with shop(etcd.endpoint, mariadb.url) as sale:
+        await sale.set_stock("default", 2 * ORDERS)
+        await buy(sale, 1, buyer="ann", key="k1")
+        await sale.submit(Hold(1, "default", "ann", "k2"))
+        many = f"FROM (SELECT * FROM seckill_orders LIMIT 1) AS one JOIN seq_1_to_{ORDERS} AS s"
+        # Behind the last one, as each number is one entry's, of whichever kind.
+        order = "sku, sale, (SELECT last_entry FROM seckill_items) + seq, 1, CONCAT('b', seq), NULL, "
+        order += "LPAD(HEX(seq), 32, '0')"
+        refusal = "sku, sale, CONCAT('r', seq), 'sold_out', 1, IF(seq = 9, 'ann', 'eve'), NULL"
+        token, last = "(SELECT MAX(token) FROM seckill_events)", "FROM seckill_orders ORDER BY entry DESC LIMIT 1"
+        moved = f"lucky = lucky + {ORDERS}, stock = stock - {ORDERS}, last_entry = (SELECT entry {last})"
+        moved += f", last_tag = (SELECT LEFT(SHA1(secret), 8) {last})"
+        ask(
+            mariadb,
+            f"INSERT INTO seckill_orders SELECT {order}, instance, {token}, epoch, batch {many}",
+            f"INSERT INTO seckill_buyers SELECT sku, sale, CONCAT('b', seq), 1 {many}",
+            f"INSERT INTO seckill_keys SELECT {refusal}, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR {many}",
+            f"UPDATE seckill_items SET {moved}",
+        )
+        run, bought, changing = Call.run, list[Any](), list[tuple[str, Any]]()
 
-            async def seen(call: Call, sql: str, args: Any = (), **more: Any) -> Any:
-                if sql.startswith("SELECT entry") and not bought:
-                    bought.append(None)
-                    bought[:] = await buy(sale, 1, buyer="ann", key="k3")
-                if args and sql.startswith(("UPDATE", "DELETE")):
-                    changing.append((sql, args))
-                return await run(call, sql, args, **more)
+        async def seen(call: Call, sql: str, args: Any = (), **more: Any) -> Any:
+            if sql.startswith("SELECT entry") and not bought:
+                bought.append(None)
+                bought[:] = await buy(sale, 1, buyer="ann", key="k3")
+            if args and sql.startswith(("UPDATE", "DELETE")):
+                changing.append((sql, args))
+            return await run(call, sql, args, **more)
 
-            monkeypatch.setattr(Call, "run", seen)
-            assert await sale.erase("default", "ann") == 3
-            monkeypatch.undo()
-            assert [one.outcome for one in bought] == ["sold"]
-            plans = {sql: ask(server, f"EXPLAIN {sql}", args=tuple(args)) for sql, args in changing}
-            assert len(plans) > 5
-            assert not {sql: plan for sql, plan in plans.items() if any(int(rows or 0) > 100 for *_, rows, _ in plan)}
-            for name, count in (("ann", 0), ("b7", 1), ("nobody", 0)):
-                assert await sale.erase("default", name) == count
-            assert (await sale.audit("default")).violations == []
-        for table, column in NAMES.items():
-            assert not ask(server, f"SELECT 1 FROM {table} WHERE {column} IN ('ann', 'b7') LIMIT 1")
-        assert not ask(server, "SELECT 1 FROM seckill_records WHERE record LIKE '%ann%'")
+        monkeypatch.setattr(Call, "run", seen)
+        assert await sale.erase("default", "ann") == 3
+        monkeypatch.undo()
+        assert [one.outcome for one in bought] == ["sold"]
+        plans = {sql: ask(mariadb, f"EXPLAIN {sql}", args=tuple(args)) for sql, args in changing}
+        assert len(plans) > 5
+        assert not {sql: plan for sql, plan in plans.items() if any(int(rows or 0) > 100 for *_, rows, _ in plan)}
+        for name, count in (("ann", 0), ("b7", 1), ("nobody", 0)):
+            assert await sale.erase("default", name) == count
+        assert (await sale.audit("default")).violations == []
+    for table, column in NAMES.items():
+        assert not ask(mariadb, f"SELECT 1 FROM {table} WHERE {column} IN ('ann', 'b7') LIMIT 1")
+    assert not ask(mariadb, "SELECT 1 FROM seckill_records WHERE record LIKE '%ann%'")
 
 
-async def test_a_name_of_many_orders_in_mysql(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_of_many_orders_in_mysql(
+    etcd: EtcdMember, mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A buyer of more orders than are changed at once, some held and some refunded."""
     monkeypatch.setattr(mysql_erase, "_AT_ONCE", 3)
     monkeypatch.setattr(mysql_erase, "_PAGE", 4)
-    with optional(MariaDB) as server:
-        async with shop(etcd.endpoint, server.url) as sale:
-            await sale.set_stock("default", 99)
-            for n in range(11):
-                await buy(sale, 1, buyer="ann" if n % 2 else "bob", key=f"k{n}")
-            held = [(await sale.submit(Hold(2, "default", "ann"))).order for _ in range(4)]
-            await sale.submit(Cancel(*held[0]))
-            assert await sale.erase("default", "ann") == 10
-            assert {order.buyer for order in await sale.orders("default")} == {ERASED, "bob"}
-            assert (await sale.audit("default")).violations == []
-        assert ask(server, "SELECT name, units FROM seckill_buyers ORDER BY name") == (
-            (b"bob", 6),
-            (ERASED.encode(), 11),
-        )
+    async with shop(etcd.endpoint, mariadb.url) as sale:
+        await sale.set_stock("default", 99)
+        for n in range(11):
+            await buy(sale, 1, buyer="ann" if n % 2 else "bob", key=f"k{n}")
+        held = [(await sale.submit(Hold(2, "default", "ann"))).order for _ in range(4)]
+        await sale.submit(Cancel(*held[0]))
+        assert await sale.erase("default", "ann") == 10
+        assert {order.buyer for order in await sale.orders("default")} == {ERASED, "bob"}
+        assert (await sale.audit("default")).violations == []
+    assert ask(mariadb, "SELECT name, units FROM seckill_buyers ORDER BY name") == (
+        (b"bob", 6),
+        (ERASED.encode(), 11),
+    )

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,6 @@ from app.outbox.pull import ITEMS_MAX, Place, Pull, _parsed, _text
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.receiver import receiver
-from tests.harness.servers import optional
 from tests.harness.shop import TOKEN, ThreadedInstance, settings
 from tests.harness.waiting import eventually_async
 
@@ -25,13 +24,10 @@ SHOP = {"Authorization": "Bearer the-shops-token"}
 SETTINGS: dict[str, Any] = {"shop_token": "the-shops-token", "holds_from": "anybody", "audit_interval_s": 0}
 
 
-@pytest.fixture(params=["redis", "mysql"])
-def store(request: pytest.FixtureRequest, valkey: Valkey) -> Iterator[str]:
-    if request.param == "redis":
-        yield valkey.url
-    else:
-        with optional(MariaDB) as mariadb:
-            yield mariadb.url
+@pytest.fixture(params=["valkey", "mariadb"])
+def store(request: pytest.FixtureRequest) -> str:
+    server: Valkey | MariaDB = request.getfixturevalue(request.param)
+    return server.url
 
 
 @asynccontextmanager

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from fencelock import connect
-from lab.servers import EtcdMember, Valkey
-from tests.harness.servers import etcdctl
+from lab.servers import EtcdMember, Postgres, Valkey
+from tests.harness.servers import etcdctl, optional
 from tests.harness.strangers import STRANGERS, strict_json
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -24,6 +25,13 @@ ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "fencelock"
 UV = [sys.executable, "-m", "uv"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+# What the README's programs are printed with.
+ADDRESSES = {
+    "etcd": "127.0.0.1:2379",
+    "file": "/var/lock/jobs",
+    "postgres": "user:password@127.0.0.1:5432/shop",
+    "redis": "127.0.0.1:6379",
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,29 +64,54 @@ def url(etcd: EtcdMember) -> str:
     return f"etcd://{etcd.endpoint.partition('://')[2]}"
 
 
-def snippets() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (LOCKS / "README.md").read_text(), re.DOTALL)
+def programs(*sections: str) -> list[str]:
+    """The README's programs in those sections, in their order; without any section, all programs."""
+    parts = (LOCKS / "README.md").read_text().split("\n## ")[1:]
+    found = {part.partition("\n")[0]: re.findall(r"```python\n(.*?)```", part, re.DOTALL) for part in parts}
+    return [program for section in sections or found for program in found[section]]
+
+
+def said_by(program: str, interpreter: "Path | str", script: Path, **addresses: str) -> str:
+    """What a program prints, with the test's addresses in the place of the printed ones."""
+    for system, address in addresses.items():
+        program = program.replace(ADDRESSES[system], address)
+    script.write_text(program)
+    done = subprocess.run([str(interpreter), str(script)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_the_snippets_run_as_printed(python: Path, etcd: EtcdMember, tmp_path: Path) -> None:
-    """The README's snippets that need only a lock do what they say; only the port is the test's."""
-    said = []
-    for number, snippet in enumerate(snippets()[2:4]):
-        file = tmp_path / f"snippet{number}.py"
-        file.write_text(snippet.replace("127.0.0.1:2379", url(etcd).partition("://")[2]))
-        said.append(subprocess.run([str(python), str(file)], check=True, capture_output=True, text=True, timeout=60))
-    assert [len(one.stdout.splitlines()) for one in said] == [4, 2]
-    assert [one.stderr for one in said] == ["", ""]
+    """The README's snippets that need only a lock do what they say; only the address is the test's."""
+    at = {"etcd": url(etcd).partition("://")[2], "file": str(tmp_path / "jobs")}
+    said = [said_by(one, python, tmp_path / "program.py", **at) for one in programs("A file", "Five minutes")]
+    assert [len(one.splitlines()) for one in said] == [1, 4, 2]
+
+
+def test_the_program_with_metrics_runs_as_printed(tmp_path: Path) -> None:
+    """It counts the one grant that it made."""
+    (program,) = programs("Metrics, traces, logs")
+    said = said_by(program, sys.executable, tmp_path / "program.py", file=str(tmp_path / "jobs"))
+    assert said == "1.0 granted\n"
 
 
 def test_the_first_programs_run_as_printed(etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
     """Redis and etcd: lock, fence, done; only the ports are the test's."""
-    for number, snippet in enumerate(snippets()[:2]):
-        file = tmp_path / f"first{number}.py"
-        at = snippet.replace("127.0.0.1:2379", url(etcd).partition("://")[2])
-        file.write_text(at.replace("127.0.0.1:6379", f"127.0.0.1:{valkey.port}"))
-        done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60)
-        assert (done.stdout, done.stderr) == (("balance 5\n", "account 5\n")[number], "")
+    at = {"etcd": url(etcd).partition("://")[2], "redis": f"127.0.0.1:{valkey.port}"}
+    said = [said_by(one, sys.executable, tmp_path / "program.py", **at) for one in programs("Redis", "etcd")]
+    assert said == ["balance 5\n", "account 5\n"]
+
+
+def test_the_program_for_postgresql_runs_as_printed(tmp_path: Path) -> None:
+    """Lock, fence, done, in a table that was there without a fence; only the address is the test's."""
+    (program,) = programs("PostgreSQL")
+    with optional(Postgres) as server, psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE accounts (id INT PRIMARY KEY, balance INT NOT NULL)")
+        connection.execute("ALTER TABLE accounts ADD fence BIGINT NOT NULL DEFAULT 0, ADD fence_source BYTEA")
+        connection.execute("INSERT INTO accounts VALUES (1, 0)")
+        address = server.url.partition("://")[2]
+        said = [said_by(program, sys.executable, tmp_path / "program.py", postgres=address) for _ in range(2)]
+    assert said == ["account 5\n", "account 10\n"]
 
 
 def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
@@ -88,17 +121,18 @@ def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
     subprocess.run([*UV, "pip", "install", "--python", str(python), *also], check=True)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
 
-    def check(*programs: str) -> "subprocess.CompletedProcess[str]":
-        files = [tmp_path / f"snippet{number}.py" for number, _ in enumerate(programs)]
-        for file, program in zip(files, programs, strict=True):
+    def check(*texts: str) -> "subprocess.CompletedProcess[str]":
+        files = [tmp_path / f"snippet{number}.py" for number, _ in enumerate(texts)]
+        for file, program in zip(files, texts, strict=True):
             file.write_text(program)
         argv = [*mypy, "--cache-dir", str(tmp_path / "cache"), *map(str, files)]
         return subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
 
-    programs = [snippet for snippet in snippets()[2:] if "import pytest" not in snippet]  # tests go without types there
-    right = check(*programs, (Path(__file__).parent / "typed.py").read_text())
+    first = programs("Redis", "PostgreSQL", "etcd")  # whose data are in libraries that the wheel does not bring
+    plain = [one for one in programs() if one not in first and "import pytest" not in one]
+    right = check(*plain, (Path(__file__).parent / "typed.py").read_text())
     assert right.returncode == 0, right.stdout + right.stderr
-    wrong = check(*(snippet.replace("wait_s=", "wait=") for snippet in snippets()[2:4]))
+    wrong = check(*(program.replace("wait_s=", "wait=") for program in programs("Five minutes")))
     assert wrong.stdout.count("[call-arg]") == 3, wrong.stdout + wrong.stderr
 
 
@@ -158,11 +192,12 @@ def test_the_programs_about_the_fence_import_what_there_is(python: Path) -> None
 
 
 def test_a_lock_without_its_client_says_what_to_install(python: Path) -> None:
-    """The error names a package that exists under that name."""
+    """The error names the extra, and a package that exists under that name."""
     for scheme, package in {"redis": "redis", "postgres": "psycopg[binary]", "mysql+row": "sqlalchemy"}.items():
         program = f"from fencelock import connect; connect('{scheme}://a:b@127.0.0.1/c')"
         done = subprocess.run([str(python), "-c", program], capture_output=True, text=True, cwd="/")
         assert "ConfigurationError" in done.stderr, done.stderr
+        assert f"(fencelock's extra [{scheme.partition('+')[0]}])" in done.stderr, done.stderr
         assert f"pip install '{package}" in done.stderr or f"pip install {package}" in done.stderr, done.stderr
 
 

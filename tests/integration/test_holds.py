@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -13,27 +13,16 @@ from app.errors import BuyerRequired, HoldsNotPossible, KeyReused, NotDecided
 from app.orders import Answer, Cancel, Confirm, EventKind, Extend, Hold, OrderId, OrderState, Purchase, Record, Refund
 from app.orders import record as records
 from lab.servers import EtcdMember, MariaDB, Valkey
-from tests.harness.servers import ask, optional
 from tests.harness.shop import shop
 from tests.harness.waiting import eventually_async
 
 SHORT_S = 1.0  # the shortest hold that there is
 
 
-@pytest.fixture(scope="module")
-def mariadb_server() -> Iterator[MariaDB]:
-    with optional(MariaDB) as server:
-        yield server
-
-
 @pytest.fixture(params=["valkey", "mariadb"])
 def store(request: pytest.FixtureRequest) -> str:
     """Return the URL of a real server of each kind, which is empty."""
-    if request.param == "valkey":
-        valkey: Valkey = request.getfixturevalue("valkey")
-        return valkey.url
-    server: MariaDB = request.getfixturevalue("mariadb_server")
-    ask(server, "DO 0", *(f"DELETE FROM {name}" for (name,) in ask(server, "SHOW TABLES")))
+    server: Valkey | MariaDB = request.getfixturevalue(request.param)
     return server.url
 
 

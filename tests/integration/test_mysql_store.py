@@ -444,6 +444,8 @@ async def test_a_batch_in_doubt_with_holds_is_resolved(server: MariaDB, kind: ty
                 with pytest.raises(StockUnavailable):
                     await commit(store, "default", fence(3), write)
                 assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
+                with pytest.raises(StockUnavailable):
+                    await resolve(store, "default", fence(3), write)
                 proxy.restore()
                 found = await resolve(store, "default", fence(3), write)
                 if lost == "answer":
@@ -608,36 +610,6 @@ async def test_an_order_with_the_number_of_a_lost_one_is_another(server: MariaDB
 
 
 # -- answers that get lost -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", GUARDS)
-@pytest.mark.parametrize("lost", ["answer", "request"])
-async def test_a_commit_whose_answer_is_lost_is_resolved(server: MariaDB, kind: type[StockStore], lost: str) -> None:
-    """At first the batch is in doubt. Once it is resolved as not written, it never is."""
-    with Proxy(server.port) as proxy:
-        async with opened(server, kind, port=proxy.port) as store:
-            await store.set_stock("default", fence(1), 5)
-            seen = await prepare(store, "default", fence(2), "b")
-            write = decided(seen, Sold(2, "ann", "k"), 1)
-            (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
-            with pytest.raises(StockUnavailable):
-                await commit(store, "default", fence(2), write)
-            assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
-            with pytest.raises(StockUnavailable):
-                await resolve(store, "default", fence(3), write)
-            proxy.restore()
-            found = await resolve(store, "default", fence(3), write)
-            orders = await store.orders("default")
-            if lost == "answer":
-                assert found == [order.record.number for order in orders]
-                assert len(orders) == 2
-                assert await commit(store, "default", fence(2), write) == found
-            else:
-                assert (found, orders) == (None, [])
-                answer = await store.commit(fence(2), {"default": write})
-                assert not isinstance(answer["default"], list)
-            level = await store.level("default")
-            assert (level.stock, level.lucky) == ((2, 3) if lost == "answer" else (5, 0))
 
 
 @pytest.mark.parametrize("kind", GUARDS)

@@ -5,11 +5,10 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 from starlette.responses import Response
 
@@ -26,7 +25,7 @@ from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from tests.harness import command
 from tests.harness.receiver import SECRET, Receiver, receiver
 from tests.harness.servers import optional
-from tests.harness.shop import Counter, Instance, lock_url, settings
+from tests.harness.shop import Counter, lock_url, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
 
 
@@ -64,8 +63,8 @@ def stands_on(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey) 
     elif request.param == "redis":
         yield {"lock": valkey.url}
     elif request.param == "mysql":
-        with optional(MariaDB) as mariadb:
-            yield {"lock": mariadb.url.replace("mysql://", "mysql+row://"), "store": mariadb.url}
+        mariadb: MariaDB = request.getfixturevalue("mariadb")
+        yield {"lock": mariadb.url.replace("mysql://", "mysql+row://"), "store": mariadb.url}
     else:
         with optional(ZooKeeper) as zookeeper:
             yield {"lock": f"zookeeper://{zookeeper.hosts}"}
@@ -145,18 +144,6 @@ async def test_an_event_says_how_the_order_stands(etcd: EtcdMember, valkey: Valk
         for order_id, events in told.items():
             order = await shop.order(OrderId.parse(order_id))
             assert order.state == events[-1][1]
-
-
-async def test_a_later_sender_goes_on(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """The cursor is in the store: what was delivered is not sent again, what was not is."""
-    async with selling(etcd, valkey, shop_end) as shop:
-        await held(shop, "ann")
-        await eventually_async(lambda: noted(shop), "the first event", until=lambda state: state.count == 1)
-    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
-        await held(shop, "bob")
-    async with selling(etcd, valkey, shop_end) as shop:
-        await eventually_async(lambda: len(shop_end.got) >= 2, "the second one")
-        assert [event["data"]["buyer"] for event in shop_end.got] == ["ann", "bob"]
 
 
 async def test_the_first_webhook_gets_all(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -267,18 +254,21 @@ async def test_a_parked_order_survives_its_sender(etcd: EtcdMember, valkey: Valk
         assert len(shop_end.got) == 2
 
 
-async def test_the_receiver_is_away(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+@pytest.mark.parametrize(("batch", "parked_max"), [(1, 60), (100, 20)])
+async def test_the_receiver_is_away(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, batch: int, parked_max: int
+) -> None:
     """Nobody listens: the cursor stands, few events are tried; when it is back, all arrive, in order."""
     await shop_end.close()
-    async with selling(etcd, valkey, shop_end) as shop:
+    async with selling(etcd, valkey, shop_end, webhook_batch=batch) as shop:
         holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(200)))
         await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
         view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
-        assert 0 < view.parked < 60
+        assert 0 < view.parked < parked_max
         assert view.waiting > 300
         await shop_end.open()
-        await eventually_async(lambda: len(set(shop_end.ids)) == 400, "all events", within_s=120)
-        assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
+        expected = {str(parts(one)): [1, 2] for one in holds}
+        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
         await eventually_async(lambda: shop.sender.view.parked == 0, "none is parked")
         assert shop.sender.warnings == []
 
@@ -378,14 +368,16 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
         await eventually_async(lambda: shop.sender.view.dead == 0, "none is dead")
 
 
-async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """All events behind an entry are sent again, once."""
+@pytest.mark.parametrize("since", ["an entry", "a moment"])
+async def test_replay(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, since: str) -> None:
+    """All events behind an entry, or of a moment and later, are sent again, once, and none before."""
     async with selling(etcd, valkey, shop_end) as shop:
         for number in range(10):
             await held(shop, f"b{number}")
-        await eventually_async(lambda: len(shop_end.got) == 10, "all events")
-        entry = (await shop.store.journal("default"))[3].entry
-        await Wish(since=entry).ask(shop.store, "default")
+        await eventually_async(lambda: noted(shop), "all events", until=lambda state: state.count == 10)
+        journal = await shop.store.journal("default")
+        wish = Wish(since=journal[3].entry) if since == "an entry" else Wish(at=journal[4].at)
+        await wish.ask(shop.store, "default")
         await eventually_async(lambda: len(shop_end.got) >= 16, "six of them again")
         await held(shop, "last")
         await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
@@ -395,20 +387,6 @@ async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: 
         )
         assert state.cursor == (await shop.store.level("default")).last_entry
         assert (await shop.store.outbox(["default"]))["default"].wish == ""
-
-
-async def test_replay_from_a_moment(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """All events of that moment or later are sent again, and none before it."""
-    async with selling(etcd, valkey, shop_end) as shop:
-        for number in range(6):
-            await held(shop, f"b{number}")
-        await eventually_async(lambda: noted(shop), "all events", until=lambda state: state.count == 6)
-        at = (await shop.store.journal("default"))[4].at
-        await Wish(at=at).ask(shop.store, "default")
-        await eventually_async(lambda: len(shop_end.got) >= 8, "two of them again")
-        await held(shop, "last")
-        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
-        assert [one["data"]["buyer"] for one in shop_end.got[6:]] == ["b4", "b5", "last"]
 
 
 async def test_wishes_are_granted_together(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -571,17 +549,6 @@ async def test_an_item_that_another_lock_system_fenced(
 async def noted(shop: Any) -> State:
     outbox = (await shop.store.outbox(["default"]))["default"]
     return State.from_text(outbox.text)
-
-
-async def test_a_new_sale(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """A new sale begins with its first event, whatever was noted of the one before."""
-    async with selling(etcd, valkey, shop_end) as shop:
-        await held(shop, "ann")
-        await eventually_async(lambda: shop_end.got, "an event")
-        await shop.set_stock("default", 5, new_sale=True)
-        await held(shop, "bob")
-        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "bob", "the new sale's event")
-        assert [event["data"]["buyer"] for event in shop_end.got] == ["ann", "bob"]
 
 
 async def test_two_instances(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -786,19 +753,6 @@ async def test_a_reason_without_end(etcd: EtcdMember, valkey: Valkey) -> None:
             assert parked.why == f"answered 500 [31mso {'x' * 100}"[: len("answered 500 ") + 100]
 
 
-async def test_no_receiver_of_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """Nobody listens: the cursors stand, hardly an order is parked, and later all arrives, in order."""
-    await shop_end.close()
-    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
-        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(200)))
-        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
-        view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
-        assert view.parked < 20
-        await shop_end.open()
-        expected = {str(parts(one)): [1, 2] for one in holds}
-        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
-
-
 def test_the_id_of_a_batch() -> None:
     """It is the same for the same events, and another one for all others: a receiver may forget what has that id."""
     one, two, three = (Message(f"lamp~{number}", b"{}") for number in range(3))
@@ -828,45 +782,6 @@ async def test_a_note_that_comes_late(
         assert (anew.text, anew.number) == ("", 0)
         await save("default", Fence(8, "locks"), replace(anew, text="anew", number=1))
         assert (await shop.store.outbox(["default"]))["default"].text == "anew"
-
-
-def sends(instance: Instance) -> bool:
-    return "seckill_outbox_sender 1.0" in instance.get("/metrics")[1]
-
-
-async def test_a_killed_sender_loses_nothing(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """The sender is killed when an event has come, and has not been noted: another instance sends it again."""
-    given = {**shop_end.settings, "lock_ttl_s": 2, "audit_interval_s": 0, "purchase_timeout_ms": 60_000}
-    async with AsyncExitStack() as stack:
-
-        async def start() -> Instance:
-            instance = Instance(etcd.endpoint, valkey.url, **given)
-            stack.callback(instance.stop)
-            return await asyncio.to_thread(instance.start)
-
-        async with open_sale(settings(etcd.endpoint, valkey.url)) as sale:
-            await sale.stock.set_stock("default", 1000)
-        first = await start()
-        await eventually_async(lambda: asyncio.to_thread(sends, first), "the first one sends")
-        second = await start()
-        arrived = 0
-
-        async def decide(_: dict[str, Any]) -> None:
-            nonlocal arrived
-            arrived += 1
-            if arrived == 70:
-                first.kill()
-
-        shop_end.decide = decide
-        async with httpx.AsyncClient(base_url=second.url, trust_env=False, timeout=90) as http:
-            answers = await asyncio.gather(*(http.post("/holds", json={"buyer": f"b{n}"}) for n in range(100)))
-            ids = [answer.json()["id"] for answer in answers]
-            cancelled = await asyncio.gather(*(http.post(f"/holds/{one}/cancel") for one in ids))
-            assert {answer.status_code for answer in cancelled} == {200}
-        await eventually_async(lambda: asyncio.to_thread(sends, second), "the second one sends")
-        await eventually_async(lambda: len(set(shop_end.ids)) == 200, "all events", within_s=120)
-        assert arrived > 70
-        assert shop_end.by_order() == {one: [1, 2] for one in ids}
 
 
 async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:

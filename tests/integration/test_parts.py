@@ -1,14 +1,12 @@
 """Parts of orders and of payments, over HTTP and by the command: some units, an amount, and the provider's list."""
 
 import json
-from contextlib import nullcontext
 from typing import Any
 
 import httpx
 import pytest
 
 from lab.servers import EtcdMember, MariaDB, Valkey
-from tests.harness.servers import optional
 from tests.harness.shop import client
 from tests.harness.waiting import eventually_async
 from tests.integration.test_orders import OPERATOR, env, find, pay, seckill
@@ -23,16 +21,16 @@ async def ask(http: httpx.AsyncClient, path: str, body: dict[str, Any], key: str
     return found
 
 
-@pytest.fixture(params=["redis", "mysql"])
-async def http(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey) -> Any:
+@pytest.fixture(params=["valkey", "mariadb"])
+async def http(request: pytest.FixtureRequest, etcd: EtcdMember) -> Any:
     """An instance with 9 units at 499 cents, on both stores."""
-    with optional(MariaDB) if request.param == "mysql" else nullcontext(valkey) as store:
-        async with client(etcd.endpoint, store.url) as http:
-            http.headers.update(OPERATOR)
-            terms = {"price": 499, "currency": "EUR"}
-            sale = {"stock": 9, "new_sale": True, "forget_orders": "all", **terms}
-            await eventually_async(lambda: http.put("/stock", json=sale), until=lambda answer: answer.is_success)
-            yield http
+    store: Valkey | MariaDB = request.getfixturevalue(request.param)
+    async with client(etcd.endpoint, store.url) as http:
+        http.headers.update(OPERATOR)
+        terms = {"price": 499, "currency": "EUR"}
+        sale = {"stock": 9, "new_sale": True, "forget_orders": "all", **terms}
+        await eventually_async(lambda: http.put("/stock", json=sale), until=lambda answer: answer.is_success)
+        yield http
 
 
 async def hold(http: httpx.AsyncClient, buyer: str, quantity: int) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -19,18 +19,14 @@ from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness import command
 from tests.harness.receiver import SECRET, Receiver, receiver
-from tests.harness.servers import optional
 from tests.harness.shop import TOKEN, Counter, Instance, ThreadedInstance, lock_url, settings
 from tests.harness.waiting import eventually_async
 
 
-@pytest.fixture(params=["redis", "mysql"])
-def store(request: pytest.FixtureRequest, valkey: Valkey) -> Iterator[str]:
-    if request.param == "redis":
-        yield valkey.url
-    else:
-        with optional(MariaDB) as mariadb:
-            yield mariadb.url
+@pytest.fixture(params=["valkey", "mariadb"])
+def store(request: pytest.FixtureRequest) -> str:
+    server: Valkey | MariaDB = request.getfixturevalue(request.param)
+    return server.url
 
 
 @pytest.fixture

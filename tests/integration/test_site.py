@@ -49,6 +49,18 @@ def pages(built: Path) -> dict[Path, Page]:
     return {file: Page(file) for file in built.rglob("*.html") if file.name != "404.html"}
 
 
+@pytest.mark.slow
+def test_what_is_not_found_is_a_page_with_links(tmp_path: Path) -> None:
+    """It may be shown at any address below the site's, which the workflow says: all that it links to is there."""
+    built = make_site(tmp_path, "https://own.github.io/shop/")
+    page = Page(built / "404.html")
+    links = {link for link in (*page.links, *page.loaded) if not link.startswith(("https://", "#"))}
+    assert len(links) > 30
+    for link in links:
+        assert link.startswith("/shop/"), link
+        assert (built / unquote(link).removeprefix("/shop/")).exists(), link
+
+
 def test_every_link_leads_somewhere(pages: dict[Path, Page]) -> None:
     """Links and pictures lead to files of the site, and anchors to what is on them."""
     dead = []

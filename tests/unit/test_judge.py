@@ -20,6 +20,7 @@ from lab.torture.history import (
     Item,
     Left,
     Look,
+    Reading,
     Recorder,
     Restock,
     Setup,
@@ -64,6 +65,14 @@ def order(key: str, *, token: int = 1, instance: str = "one", quantity: int = 1)
     return SoldOrder(f"order of {key}", quantity, f"buyer of {key}", key, instance, token, f"batch {token}")
 
 
+def reading(sku: str, there: int, sold: int, limit: int, orders: int = 4) -> Reading:
+    """Return what an instance says of an item of which so many units were sold."""
+    level = {"stock": there - sold, "held": 0, "lucky": sold, "initial": there, "limit_per_buyer": limit}
+    nothing = dict.fromkeys(("held", "confirmed", "expired", "cancelled", "refunded"), 0)
+    sums = {"orders": nothing | {"sold": orders}, "units": nothing | {"sold": sold}, "to_ship": sold, "attention": 0}
+    return Reading("one", sku, level | {"paused": ""}, sums)
+
+
 KEYLESS = SoldOrder("order of k", 1, "buyer of k", None, "one", 5, "batch 5")
 MUGS = SoldOrder("order of m", 2, "buyer of m", "m", "one", 6, "batch 6", "mug")
 PROMISES = ("fair", "fencing", "survives_silence", "survives_restart", "survives_cut", "everybody")
@@ -98,6 +107,7 @@ def history() -> History:
         Belief("one", SALE, 5, 7.9, 8.3),
         Belief("one", "/long", 9, 9.5, 12.5),
     ]
+    made.readings = [reading("default", 4, 4, 0), reading("mug", 5, 2, 2, orders=1)]
     made.counts = [Count(2.0, 4.0, "one", "fenced_writes_total", 1)]
     made.faults = [Fault("pause", "one", True, 2.0, 5.0, 2.0, 8.45)]
     orders = (order("a", token=1), order("b", token=1), order("c", token=4, instance="two"), KEYLESS, MUGS)
@@ -308,7 +318,15 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "an owner for ever": lambda made: changed(made.beliefs, 0, until=9.0),
     },
     "token is higher": {"a token that does not grow": lambda made: changed(made.beliefs, 2, token=2)},
-    "nobody loses a lock": {"a grant lost in peace": lambda made: changed(made.beliefs, -1, lost=True, until=11.6)},
+    "nobody loses a lock": {
+        "a grant lost in peace": lambda made: changed(made.beliefs, -1, lost=True, until=11.6),
+        "a grant that is never given back": lambda made: changed(made.beliefs, -1, ended=False, until=9.5),
+    },
+    "numbers that add up": {
+        "no answer": lambda made: changed(made.readings, 0, level={}, sums={}),
+        "a unit too many": lambda made: changed(made.readings, 0, level=made.readings[0].level | {"stock": 1}),
+        "a sale too few": lambda made: changed(made.readings, 0, sums=made.readings[0].sums | {"to_ship": 3}),
+    },
     "no connection is cut": {
         "a connection cut in peace": lambda made: made.attempts.insert(
             0, replace(attempt("k", None, at=1.0, status=0, keyless=True), error="ReadError")
@@ -432,6 +450,7 @@ def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
             *made.looks,
             *made.restocks,
             *made.beliefs,
+            *made.readings,
             *made.counts,
             *made.faults,
             at_end(made),

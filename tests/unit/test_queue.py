@@ -1,6 +1,7 @@
 """The queue knows items that could not be sold, and purchases that nobody waits for any more."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -14,10 +15,52 @@ from app.sale.queue import Queue
 from app.sale.worker import Worker
 from app.stock import Fence
 from app.telemetry.observer import Observer
-from fencelock import Grant
+from fencelock import Grant, LockTimeout
+from fencelock.lease import Lease
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.virtual import VirtualLoop
-from tests.unit.test_histories import VirtualLock
+
+
+class NoHold:
+    async def renew(self, timeout_s: float) -> bool:
+        return True
+
+    async def end(self, timeout_s: float) -> None:
+        pass
+
+
+class VirtualLock:
+    """A fair lock in memory, in no process but this one."""
+
+    name = "/lock"
+    ttl_s = 1000.0
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[object, asyncio.Event]] = deque()
+        self.token = 0
+
+    @asynccontextmanager
+    async def holding(
+        self, *, wait_s: float | None = None, owner: object = None, hold_max_s: float | None = None
+    ) -> AsyncIterator[Grant]:
+        place = (object(), asyncio.Event())
+        self._queue.append(place)
+        self._wake()
+        try:
+            try:
+                await asyncio.wait_for(place[1].wait(), wait_s)
+            except TimeoutError:
+                raise LockTimeout("not free") from None
+            self.token += 1
+            yield Grant(self.name, self.token, "virtual", Lease(self.name, NoHold(), float("inf")))
+        finally:
+            if place in self._queue:
+                self._queue.remove(place)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._queue:
+            self._queue[0][1].set()
 
 
 def test_an_error_counts_while_it_is_tried_again() -> None:

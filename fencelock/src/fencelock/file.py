@@ -41,7 +41,11 @@ _LOOK_S: Final = 0.001  # `contenders` has a lock for less
 _LOOKS_MAX: Final = 5
 _MOUNTS: Final = "/proc/self/mountinfo"
 # A lock there is the server's, or the client's alone, as versions and mount options have it, and is lost in silence.
-_REMOTE: Final = re.compile(r"nfs\d?|cifs|smb\w*|ncpfs|afs|ceph|lustre|gpfs|beegfs|gfs2?|ocfs2|fuse(\..*)?")
+_REMOTE: Final = re.compile(
+    r"nfs\d?|cifs|smb\w*|ncpfs|afs|ceph|lustre|gpfs|beegfs|gfs2?|ocfs2|fuse(\..*)?|9p|virtiofs|vboxsf"
+)
+_SIGNED_MAX: Final = 4096  # bytes of a file that are looked at: others write what they like
+_TOKENS: Final = range(1, 2**63)  # those that a fence takes
 
 _held: "dict[int, finalize[[int], _Place]]" = {}  # what closes each file that this process has locked
 
@@ -56,10 +60,20 @@ def _close_all() -> None:
 fork.in_child(_close_all)  # else a child that outlives the parent would keep its locks
 
 
+def _opened(path: Path, flags: int = 0) -> int:
+    """Open a file of ours, and no link that another user has put in its place."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe that another user has put there would have us wait
+
+
 def _free(number: int) -> None:
     _held.pop(number, None)
     with suppress(OSError):
         os.ftruncate(number, 0)
+    with suppress(OSError):
         fcntl.flock(number, fcntl.LOCK_UN)  # closing it is not enough: a child may have been forked a moment ago
     os.close(number)
 
@@ -106,7 +120,8 @@ class _Place(Attempt["FileConnection"]):
         return Grant(f"{self.name}/{token}", token, here.source, self.lease)
 
     def _lock(self) -> bool:
-        number = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        self._file.parent.mkdir(exist_ok=True)  # somebody may have removed it since
+        number = _opened(self._file)
         self._number, self._close = number, finalize(self, _free, number)
         _held[number] = self._close
         with suppress(BlockingIOError):
@@ -120,13 +135,14 @@ class _Place(Attempt["FileConnection"]):
 
     def _is_there(self) -> bool:
         """Return whether the file is still the one of that name: others would lock a new one."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             return os.path.samestat(os.fstat(self._number), self._file.stat())
         return False
 
     async def renew(self, timeout_s: float) -> bool:
         """Return whether the lock is still ours."""
-        return self._close is not None and self._close.alive and self._is_there()
+        with self.connection.translated():
+            return self._close is not None and self._close.alive and self._is_there()
 
     async def end(self, timeout_s: float) -> None:
         """Unlock the file. It stays: somebody else may be about to lock it."""
@@ -141,8 +157,6 @@ class FileConnection(Connection):
         super().__init__(terms)
         self._folder = folder
         self._token = folder / ".token"
-        with self.translated():
-            folder.mkdir(exist_ok=True)
         self.source = f"file:{socket.gethostname()}:{folder.resolve()}"
 
     def file_of(self, name: str) -> Path:
@@ -165,11 +179,12 @@ class FileConnection(Connection):
         """Return a token greater than all before it, once it is on disk. Raises `LockUnavailable`."""
         deadline = time.monotonic() + timeout_s
         with self.translated():
-            guard = os.open(self._folder / ".token.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            guard = _opened(self._folder / ".token.guard")
             try:
                 while True:
                     with suppress(BlockingIOError):
                         fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        self._agree(guard)
                         return self._count()
                     if time.monotonic() > deadline:
                         raise LockUnavailable(f"{self._folder}: another process has the token for {timeout_s:g} s")
@@ -178,16 +193,26 @@ class FileConnection(Connection):
                 fcntl.flock(guard, fcntl.LOCK_UN)
                 os.close(guard)
 
+    def _agree(self, guard: int) -> None:
+        """Have one source for the folder's tokens, that of its first user: each container has a name of its own."""
+        said = os.pread(guard, _SIGNED_MAX, 0)
+        if not said:
+            os.pwrite(guard, said := self.source.encode(), 0)
+            os.fsync(guard)
+        self.source = said.decode(errors="replace")
+
     def _count(self) -> int:
         try:
             token = int(self._token.read_bytes()) + 1
+            if token not in _TOKENS:
+                raise ValueError
         except FileNotFoundError:
             # The folder is new, or in memory and the machine was started anew: by the clock the tokens go on.
             token = time.time_ns() // 1000
         except ValueError:
             raise LockUnavailable(f"{self._token} holds no number: a token would be given twice") from None
         made = self._token.with_name(".token.new")
-        with made.open("wb") as file:
+        with open(_opened(made, os.O_TRUNC), "wb") as file:
             file.write(str(token).encode())
             file.flush()
             os.fsync(file.fileno())
@@ -213,8 +238,13 @@ class FileConnection(Connection):
 
     def _holder(self, name: str) -> Contender | None:
         """Return the holder. A file that a dead one has signed can be locked, and is for a moment."""
-        with suppress(FileNotFoundError), self.translated(), self.file_of(name).open("rb") as file:
-            token, _, owner = file.read().decode(errors="replace").partition(" ")
+        path = self.file_of(name)
+        with (
+            self.translated(),
+            suppress(FileNotFoundError, IsADirectoryError),
+            open(path, "rb", opener=_at_once) as file,
+        ):
+            token, _, owner = (file.read(_SIGNED_MAX) or b"").decode(errors="replace").partition(" ")
             if token.isdecimal():
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -226,7 +256,7 @@ class FileConnection(Connection):
     @override
     async def ping(self, timeout_s: float) -> None:
         with self.translated():
-            self._folder.stat()
+            self._folder.mkdir(exist_ok=True)
 
 
 class FileBackend(LockBackend):
@@ -277,7 +307,7 @@ def _file_of(name: str) -> str:
 def filesystem_of(folder: Path) -> str:
     """Return the kind of file system that a folder is on, by Linux' name; empty elsewhere, where it isn't known."""
     try:
-        mounts = Path(_MOUNTS).read_text()
+        mounts = os.fsdecode(Path(_MOUNTS).read_bytes())
     except OSError:
         return ""
     path, found, longest = folder.resolve(), "", -1

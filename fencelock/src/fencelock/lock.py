@@ -16,7 +16,7 @@ from .errors import LockError, LockLost, LockNotHeld, LockTimeout
 from .grant import Grant
 from .hook import told
 from .owners import Owned, Owners
-from .waiting import Cancel, Wait, insisted, keep_task, seconds
+from .waiting import Cancel, Wait, apart, insisted, keep_task, seconds
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -320,9 +320,10 @@ async def interruptible(
     waits up to a second for that, and leaves the rest to the background.
     """
     me = asyncio.current_task()
-    task = asyncio.create_task(taking, name=None if me is None else me.get_name())  # the name that the queue shows
+    task, over = apart(taking, None if me is None else me.get_name())  # the name that the queue shows
     try:
-        return await asyncio.shield(task)
+        await over
+        return task.result()
     except asyncio.CancelledError:
         wait.call_off()
 

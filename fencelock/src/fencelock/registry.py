@@ -97,7 +97,8 @@ def backend_class(name: str) -> type[LockBackend]:
         if missing not in _CLIENTS and module.startswith("."):
             raise
         how = f": pip install {_CLIENTS[missing]}" if missing in _CLIENTS else ", which is not installed"
-        raise ConfigurationError(f"the lock {name} needs {missing}{how}") from None
+        extra = f" (fencelock's extra [{module[1:].partition('.')[0]}])" if module.startswith(".") else ""
+        raise ConfigurationError(f"the lock {name} needs {missing}{extra}{how}") from None
     return found
 
 

@@ -175,12 +175,43 @@ def keep_task(task: "asyncio.Task[None]") -> None:
     task.add_done_callback(_tasks.discard)
 
 
-async def settled(future: "asyncio.Future[Result]") -> Result:
-    """Wait for a future that must not be cancelled; a cancellation of the caller is raised once it is done."""
+def apart(
+    work: Coroutine[Any, Any, Result], name: str | None = None
+) -> "tuple[asyncio.Task[Result], asyncio.Future[None]]":
+    """Begin `work` in a task of its own, and return that, and a future that is done when it is.
+
+    A caller that awaits this future can be cancelled without the task, as with `asyncio.shield`; but it goes on a turn
+    of the loop earlier.
+    """
+    over = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(_told(work, over), name=name)
+
+    def end(_: object) -> None:  # one that was cancelled before it began has done neither
+        work.close()
+        if not over.done():
+            over.set_result(None)
+
+    task.add_done_callback(end)
+    return task, over
+
+
+async def _told(work: Coroutine[Any, Any, Result], over: "asyncio.Future[None]") -> Result:
+    try:
+        return await work
+    finally:
+        if not over.done():
+            over.set_result(None)
+
+
+async def settled(future: "asyncio.Future[Result]", over: "asyncio.Future[None] | None" = None) -> Result:
+    """Wait for a future that must not be cancelled; a cancellation of the caller is raised once it is done.
+
+    `over`: see `apart`.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
-            await asyncio.shield(future)
+            await (asyncio.shield(future) if over is None or over.done() else over)
         except asyncio.CancelledError as error:
             if not future.cancelled():  # it is us who are cancelled, even if it was done in the same moment
                 cancelled = error
@@ -198,9 +229,9 @@ async def insisted(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
     If the work is cancelled, too, as all tasks are at the end of `asyncio.run`, it is done again.
     """
-    task = asyncio.ensure_future(work())
+    task, over = apart(work())
     try:
-        await settled(task)
+        await settled(task, over)
     except asyncio.CancelledError:
         if task.cancelled():
             await settled(asyncio.ensure_future(work()))  # no cancellation reaches a task that began after it

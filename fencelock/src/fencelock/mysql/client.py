@@ -176,7 +176,8 @@ class MySqlClient:
         """Parse the URL. Raises `ConfigurationError`, also if a package is missing."""
         if asyncmy is None:
             raise ConfigurationError(
-                "MySQL needs SQLAlchemy and asyncmy: pip install 'sqlalchemy[asyncio]' asyncmy cryptography"
+                "MySQL needs SQLAlchemy and asyncmy (fencelock's extra [mysql]): "
+                "pip install 'sqlalchemy[asyncio]' asyncmy cryptography"
             )
         address = Address.parse(url)
         address.tls()

@@ -51,6 +51,7 @@ class RedisClient:
         self._owners = itertools.count(1)
         self.redis = _connect(url, timeout_s)
         self._pool = self.redis.connection_pool
+        self._idle: list[Any] = []  # the pool's own way to take and give one costs more than a call
         self.listener = Listener(self.redis, timeout_s)
         self.id = str(uuid.uuid4())
 
@@ -91,12 +92,15 @@ class RedisClient:
 
     async def _send(self, *words: Any) -> Any:
         """Send a command as redis-py's `execute_command` does, without its extras, which cost as much as the rest."""
-        connection = await self._pool.get_connection()
+        connection = self._idle.pop() if self._idle else self._pool.get_available_connection()
         try:
+            await self._pool.ensure_connection(connection)
             await connection.send_packed_command(pack_command(words))
             return await connection.read_response()
         finally:
-            await self._pool.release(connection)  # which an error has closed
+            self._idle.append(connection)  # which an error has closed
+            if self._closed:  # what is given back after the end has connected anew
+                await connection.disconnect()
 
     async def do(self, command: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
         """Call a method of redis-py's client, with a deadline."""
@@ -115,7 +119,7 @@ class RedisClient:
                 raise NoLock("something else uses that name in Redis: its key is no lock of this kind") from error
             raise LockUnavailable(f"Redis can't be asked: {str(error) or 'it does not answer'}") from error
         finally:
-            if self._closed:  # what is given back after the end has connected anew
+            if self._closed:
                 await self._pool.disconnect(inuse_connections=False)
 
     async def ping(self, timeout_s: float) -> None:

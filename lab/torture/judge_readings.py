@@ -1,0 +1,65 @@
+"""The judge's demand on what each instance tells its readers in the end: the numbers of buyers and of operators."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from app.orders import OrderState
+from lab.torture.history import End, Entry, Flow, History, Item
+from lab.torture.judge_money import Money
+
+
+def are_right(history: History, end: End) -> Iterator[str]:
+    """Each number is what the journal and the orders add up to."""
+    money = Money(history, end)
+    should: dict[str, dict[str, Any]] = {}
+    for flow in money.flows:
+        should[flow.item.sku] = _of_flow(money, flow, money.journal[flow.item.sku])
+    for item in history.setup.items:
+        orders = [one for one in end.orders if one.sku == item.sku]
+        units = sum(one.quantity for one in orders)
+        sums = {"orders": _by_state(sold=len(orders)), "units": _by_state(sold=units), "to_ship": units, "attention": 0}
+        there = item.initial + sum(one.added for one in money.restocks(item.sku))
+        should[item.sku] = _level(item, there, there - units, 0, units) | sums
+    for one in history.readings:
+        told, right = one.level | one.sums, should[one.sku]
+        if wrong := {name: told.get(name) for name, value in right.items() if told.get(name) != value}:
+            yield f"{one.instance} tells of {one.sku} {wrong}, and it is { {name: right[name] for name in wrong} }"
+
+
+def _of_flow(money: Money, flow: Flow, journal: Sequence[Entry]) -> dict[str, Any]:
+    sku, orders = flow.item.sku, {one.order: money.stood[one.order][-1] for one in journal}
+    amounts = {(one.order, one.facts["payment_ref"]): one.facts.get("amount") for one in journal if _pays(one)}
+    sums = {
+        "paid": sum(one or 0 for one in amounts.values()),
+        "given_back": sum(one["amount_refunded"] for one in orders.values()),
+        "owed": sum(one["amount_due"] for one in orders.values()),
+    }
+    units = Counter[str]()
+    for one in orders.values():
+        units[str(one["state"])] += one["quantity"]
+    there = flow.item.initial + sum(one.added for one in money.restocks(sku))
+    held, lucky = sum(one.held for one in journal), sum(one.lucky for one in journal)
+    prices = [flow.price, *(one.price for one in money.history.prices if one.sku == sku)]
+    currency = next((one["currency"] for one in orders.values()), None) or ""
+    return _level(flow.item, there, there - held - lucky, held, lucky) | {
+        "price": prices[-1],
+        "orders": _by_state(**Counter(str(one["state"]) for one in orders.values())),
+        "units": _by_state(**units),
+        "to_ship": units["confirmed"],
+        "attention": sum(bool(one["refunds_due"]) or one["amount_mismatch"] for one in orders.values()),
+        "money": {currency: sums} if amounts else {},
+    }
+
+
+def _pays(one: Entry) -> bool:
+    return one.kind in ("confirmed", "refund_due", "amount_mismatch")
+
+
+def _level(item: Item, there: int, stock: int, held: int, lucky: int) -> dict[str, Any]:
+    numbers = {"stock": stock, "held": held, "lucky": lucky, "initial": there}
+    return numbers | {"limit_per_buyer": item.limit, "starts_at": None, "ends_at": None, "paused": ""}
+
+
+def _by_state(**counts: int) -> Mapping[str, int]:
+    return {str(state): counts.get(str(state), 0) for state in OrderState}

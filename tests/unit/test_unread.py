@@ -1,0 +1,60 @@
+"""The judge reads all that a history has: a field that no rule reads may say anything, and no run would fail."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+
+from lab.torture import history, judge
+from lab.torture.history import Count, History, Pause, Price, Reading, Setup, Stand, Theft
+from tests.unit import test_judge, test_judge_drops, test_judge_money, test_judge_protocol
+
+RULES = ("lab.torture.judge", "lab.torture.standing")
+ANSWERS = (("paused", 200), ("", 503), ("", 500))
+RECORDS: list[type[Any]] = [
+    one
+    for one in vars(history).values()
+    if isinstance(one, type) and is_dataclass(one) and one not in (History, Setup)  # which is what we asked for
+]
+
+
+def whole() -> list[History]:
+    """Return histories with each kind of event that there is, and with what makes each rule look closer."""
+    plain, money, drops = (one.history() for one in (test_judge, test_judge_money, test_judge_drops))
+    plain.thefts = [Theft("a", "default", "one", 1.5, 200, "sold")]
+    plain.stands = [Stand("one", 5.0, 35.0, {"sold": None})]
+    plain.asked = test_judge_protocol.OVERTAKEN
+    plain.beliefs.append(replace(plain.beliefs[2], token=1, since=4.85))
+    plain.faults.append(test_judge.TAKEN)
+    plain.counts.append(Count(9.5, 9.7, "one", "fenced_writes_total", 1))
+    plain.readings.append(Reading("two", "default", {}, {}))
+    money.pauses = [Pause("ticket", 0.5, 0.6, 1.5, 1.6)]
+    money.prices = [Price("ticket", 0.1, 0.2, 600)]
+    test_judge_money.told(
+        money,
+        *(test_judge_money.call("hold", "ticket~z", 9, outcome, status=status) for outcome, status in ANSWERS),
+    )
+    return [plain, money, drops]
+
+
+def test_each_field_that_is_recorded_is_in_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field is read by a judge, or is in the list of those that no rule reads, which is to be empty."""
+    read, histories = set[str](), whole()
+
+    def noting(kind: type[Any]) -> Callable[[Any, str], Any]:
+        def get(self: Any, name: str) -> Any:
+            if sys._getframe(1).f_globals["__name__"].startswith(RULES):
+                read.add(f"{kind.__name__}.{name}")
+            return object.__getattribute__(self, name)
+
+        return get
+
+    for kind in RECORDS:
+        monkeypatch.setattr(kind, "__getattribute__", noting(kind))
+    for one in histories:
+        judge.judge(one)
+    monkeypatch.undo()
+    recorded = {f"{kind.__name__}.{field.name}" for kind in RECORDS for field in fields(kind)}
+    assert sorted(recorded - read) == sorted(judge.UNREAD)
