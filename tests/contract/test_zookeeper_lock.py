@@ -406,8 +406,7 @@ def test_a_member_that_allows_less_ends_the_session() -> None:
 def test_a_system_without_poll(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Windows: it has `select` alone."""
     monkeypatch.delattr(select, "poll")
-    monkeypatch.delattr(select, "epoll")
-    monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
+    monkeypatch.setattr(zookeeper_session, "Selector", selectors.SelectSelector)
     with ZooKeeperBackend(server.hosts) as backend, backend.lock("/test/windows") as grant:
         assert grant.token > 0
 
