@@ -45,7 +45,9 @@ class Lookout(Protocol):
 class Ballot(ABC):
     """An election as a lock system runs it, on one connection. All methods but `lookout` raise `LockUnavailable`."""
 
-    connection: Connection
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
 
     @abstractmethod
     async def stand(self, value: str, wait: Wait) -> Grant:
@@ -67,9 +69,9 @@ class Ballot(ABC):
     async def leader(self, timeout_s: float | None) -> Leader | None:
         """Return the leader, if anybody leads."""
 
-    @abstractmethod
     async def candidates(self) -> list[Contender]:
-        """Return the leader and the candidates behind it."""
+        """Return the leader and the candidates behind it: without an override, the lock's queue."""
+        return await self.connection.queue(self.name)
 
     def lookout(self, wake: Wake) -> Lookout:
         """Return a `Lookout` that sets `wake` when there may be news: without an override, one that only looks."""

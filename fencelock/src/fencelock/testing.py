@@ -387,50 +387,45 @@ class _Ballot(Ballot):
     connection: "_Connection"
 
     def __init__(self, connection: "_Connection", name: str) -> None:
-        self.connection = connection
+        super().__init__(connection, name)
         self._server = connection.server
-        self._name = name
 
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
-        place = self.connection.attempt(self._name, self.connection.terms.ttl_s)
+        place = self.connection.attempt(self.name, self.connection.terms.ttl_s)
         place.said = value
         return await place.until_granted(wait)
 
     @override
     async def say(self, grant: Grant, value: str) -> bool:
         self._server._reach(self.connection.timeout_s)
-        return self._server._say(self._name, grant.key, value)
+        return self._server._say(self.name, grant.key, value)
 
     @override
     async def record(self, grant: Grant, value: str) -> bool:
         self._server._reach(self.connection.timeout_s)
-        leader = self._server._first(self._name)
+        leader = self._server._first(self.name)
         if leader is None or leader.key != grant.key:
             return False
-        self._server._records[self._name] = value
+        self._server._records[self.name] = value
         return True
 
     @override
     async def recorded(self) -> str | None:
         self._server._reach(self.connection.timeout_s)
-        return self._server._records.get(self._name)
+        return self._server._records.get(self.name)
 
     @override
     async def leader(self, timeout_s: float | None) -> Leader | None:
         self._server._reach()  # observers ask again and again
-        leader = self._server._first(self._name)
+        leader = self._server._first(self.name)
         if leader is None or not leader.granted:
             return None
         return Leader(leader.key, leader.said, leader.token, leader.revision)
 
     @override
-    async def candidates(self) -> list[Contender]:
-        return await self.connection.queue(self._name)
-
-    @override
     def lookout(self, wake: Wake) -> Lookout:
-        return _Lookout(self._server, self._name, wake)
+        return _Lookout(self._server, self.name, wake)
 
 
 class _Lookout:

@@ -20,9 +20,8 @@ class EtcdBallot(Ballot):
     connection: EtcdConnection
 
     def __init__(self, connection: EtcdConnection, name: str, session: SharedLease | None = None) -> None:
-        self.connection = connection
+        super().__init__(connection, name)
         self._client = connection.client
-        self._name = name
         self._session = session
         self._prefix = f"{name}/"
         self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
@@ -32,7 +31,7 @@ class EtcdBallot(Ballot):
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
         connection = self.connection
-        place = Place(connection, self._name, value.encode(), ttl_s=connection.terms.ttl_s, session=self._session)
+        place = Place(connection, self.name, value.encode(), ttl_s=connection.terms.ttl_s, session=self._session)
         grant = await place.until_granted(wait)
         # As it was created: nobody but us changes it.
         self._known[grant.key] = KeyValue(grant.key, value.encode(), grant.token, grant.token, 0)

@@ -10,7 +10,6 @@ from typing import Final
 from typing_extensions import override
 
 from ..connection import Connection
-from ..contender import Contender
 from ..election import Ballot, Leader
 from ..errors import LockUnavailable
 from ..grant import Grant
@@ -35,15 +34,14 @@ class MySqlBallot(Ballot):
         key: bytes,
         count: Callable[[float], Awaitable[tuple[str, int]]],
     ) -> None:
-        self.connection = connection
+        super().__init__(connection, name)
         self._client = client
-        self._name = name
         self._key = key
         self._count = count
 
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
-        attempt = self.connection.attempt(self._name, self.connection.terms.ttl_s)
+        attempt = self.connection.attempt(self.name, self.connection.terms.ttl_s)
         grant = await attempt.until_granted(wait)
         token = grant.token
         try:
@@ -51,7 +49,7 @@ class MySqlBallot(Ballot):
             rows = (await self._client.ask(_SHOW, (self._key,))).rows
             if not rows or rows[0][0] != token:
                 raise LockUnavailable(
-                    f"{self._name}: the lead was lost as soon as it was had; or the table fencelock_tokens is older "
+                    f"{self.name}: the lead was lost as soon as it was had; or the table fencelock_tokens is older "
                     f"than its last leader, whose token was {rows[0][0] if rows else 'deleted'}, and ours is {token}"
                 )
         except BaseException:
@@ -82,12 +80,8 @@ class MySqlBallot(Ballot):
 
     @override
     async def leader(self, timeout_s: float | None) -> Leader | None:
-        holders = await self.connection.queue(self._name)
+        holders = await self.connection.queue(self.name)
         rows = (await self._client.ask(_SHOW, (self._key,), timeout_s=timeout_s)).rows if holders else ()
         # Its first word comes after its grant: until then nobody leads.
         said = [Leader(one.key, row[1], one.token, row[2]) for one in holders for row in rows if row[0] == one.token]
         return said[0] if said else None
-
-    @override
-    async def candidates(self) -> list[Contender]:
-        return await self.connection.queue(self._name)

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from ..contender import Contender
 from ..election import Ballot, Leader, Lookout
 from ..grant import Grant
 from ..waiting import Wait, Wake
@@ -46,14 +45,13 @@ class PostgresBallot(Ballot):
     connection: PostgresConnection
 
     def __init__(self, connection: PostgresConnection, name: str) -> None:
-        self.connection = connection
-        self._name = name
+        super().__init__(connection, name)
         self._args: Mapping[str, Any] = {"name": key(name), "election": observers(name)}
         self._numbers = count(1)
 
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
-        attempt = self.connection.attempt(self._name, self.connection.terms.ttl_s)
+        attempt = self.connection.attempt(self.name, self.connection.terms.ttl_s)
         attempt.value = value.encode()
         return await attempt.until_granted(wait)
 
@@ -78,12 +76,8 @@ class PostgresBallot(Ballot):
     async def leader(self, timeout_s: float | None) -> Leader | None:
         [rows] = await self.connection.client.ask(_LEADER, self._args, timeout_s)
         for holder, token, value, revision in rows:
-            return Leader(f"{self._name}/{holder}", value.decode(), int(token), int(revision))
+            return Leader(f"{self.name}/{holder}", value.decode(), int(token), int(revision))
         return None
-
-    @override
-    async def candidates(self) -> list[Contender]:
-        return await self.connection.queue(self._name)
 
     @override
     def lookout(self, wake: Wake) -> Lookout:

@@ -5,7 +5,6 @@ from typing import Final
 
 from typing_extensions import override
 
-from ..contender import Contender
 from ..election import Ballot, Leader, Lookout
 from ..errors import LockUnavailable
 from ..grant import Grant
@@ -27,22 +26,21 @@ class RedisBallot(Ballot):
     connection: RedisConnection
 
     def __init__(self, connection: RedisConnection, name: str) -> None:
-        self.connection = connection
+        super().__init__(connection, name)
         self.channel = f"fencelock_election:{{{name}}}"
         self._client = connection.client
-        self._name = name
         self._record = f"{name}{RECORD}"
         self._numbers = count(1)  # of what our leader says: a call that was given up may come behind a later one
 
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
         connection = self.connection
-        attempt = connection.attempt(self._name, connection.terms.ttl_s)
+        attempt = connection.attempt(self.name, connection.terms.ttl_s)
         attempt.observers = self.channel
         grant = await attempt.until_granted(wait)
         try:
             if not await self.say(grant, value):
-                raise LockUnavailable(f"{self._name}: the lead was lost as soon as it was had")
+                raise LockUnavailable(f"{self.name}: the lead was lost as soon as it was had")
         except BaseException:
             await attempt.leave()
             raise
@@ -50,16 +48,16 @@ class RedisBallot(Ballot):
 
     @override
     async def say(self, grant: Grant, value: str) -> bool:
-        keys = [self._name, OWNER + self._name, TOKENS]
+        keys = [self.name, OWNER + self.name, TOKENS]
         return bool(await self._client.run(_SAY, keys, [self._owner(grant), value, self.channel, next(self._numbers)]))
 
     @override
     async def record(self, grant: Grant, value: str) -> bool:
-        keys = [self._name, self._record, OWNER + self._name]
+        keys = [self.name, self._record, OWNER + self.name]
         return bool(await self._client.run(_RECORD, keys, [self._owner(grant), value, next(self._numbers)]))
 
     def _owner(self, grant: Grant) -> str:
-        return grant.key.removeprefix(f"{self._name}/")
+        return grant.key.removeprefix(f"{self.name}/")
 
     @override
     async def recorded(self) -> str | None:
@@ -68,15 +66,11 @@ class RedisBallot(Ballot):
 
     @override
     async def leader(self, timeout_s: float | None) -> Leader | None:
-        found = await self._client.run(_LEADER, [self._name, OWNER + self._name], [], timeout_s)
+        found = await self._client.run(_LEADER, [self.name, OWNER + self.name], [], timeout_s)
         if not found:
             return None
         owner, token, said, revision = found
-        return Leader(f"{self._name}/{owner}", said, int(token), int(revision))
-
-    @override
-    async def candidates(self) -> list[Contender]:
-        return await self.connection.queue(self._name)
+        return Leader(f"{self.name}/{owner}", said, int(token), int(revision))
 
     @override
     def lookout(self, wake: Wake) -> Lookout:

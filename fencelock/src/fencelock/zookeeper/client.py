@@ -95,7 +95,7 @@ class ZooKeeperClient:
         """Raise `LockUnavailable` unless the leader answers."""
         deadline = time.monotonic() + timeout_s
         session = await self.session(timeout_s)
-        await session.ping(deadline - time.monotonic())
+        await session.get(deadline - time.monotonic(), synced=True)
 
     async def under(self, prefix: str, *, deep: bool) -> list[Found]:
         """Return the contenders of the locks that begin with a prefix; of those below them, too, if `deep`."""
@@ -154,7 +154,7 @@ async def _id(session: Session, places: Sequence[str], timeout_s: float) -> str:
     drawn = uuid4().hex[:16].encode()
     place, *others = places
     for _ in range(_TRIES):
-        for node in await session.synced(deadline - time.monotonic(), *reversed(places)):
+        for node in await session.get(deadline - time.monotonic(), *reversed(places), synced=True):
             # The id in the name's first folder counts, if there is one: earlier tokens and fences go by it.
             if not isinstance(node, Missing):
                 return str(node[0].decode(errors="replace"))

@@ -6,7 +6,6 @@ from typing import Any
 from typing_extensions import override
 
 from ..connection import Attempt, Connection
-from ..contender import Contender
 from ..election import Ballot, Leader
 from ..grant import Grant
 from ..waiting import Wait
@@ -20,9 +19,8 @@ class ZooKeeperBallot(Ballot):
     def __init__(
         self, connection: Connection, client: ZooKeeperClient, name: str, place: Callable[[bytes], Attempt[Any]]
     ) -> None:
-        self.connection = connection
+        super().__init__(connection, name)
         self._client = client
-        self._name = name
         self._place = place
         self._record = f"{name}/~record"  # behind all candidates in Curator's order, and no candidate in ours
 
@@ -43,7 +41,7 @@ class ZooKeeperBallot(Ballot):
         session = await self._client.session(timeout_s)
         while True:
             # Over the version that is there now: a call that we gave up, and that comes later, changes nothing.
-            own, there = await session.synced(timeout_s, grant.key, path)
+            own, there = await session.get(timeout_s, grant.key, path, synced=True)
             if isinstance(own, Missing) or own[1].czxid != grant.token:
                 return False
             version = None if isinstance(there, Missing) else there[1].version
@@ -53,16 +51,12 @@ class ZooKeeperBallot(Ballot):
     @override
     async def recorded(self) -> str | None:
         timeout_s = self.connection.timeout_s
-        (node,) = await (await self._client.session(timeout_s)).synced(timeout_s, self._record)
+        (node,) = await (await self._client.session(timeout_s)).get(timeout_s, self._record, synced=True)
         return None if isinstance(node, Missing) else node[0].decode(errors="replace")
 
     @override
     async def leader(self, timeout_s: float | None) -> Leader | None:
         await self._client.ping(self.connection.timeout_s if timeout_s is None else timeout_s)  # now it is up to date
-        nodes = await self._client.under(f"{self._name}/", deep=False)
+        nodes = await self._client.under(f"{self.name}/", deep=False)
         first = min(nodes, key=lambda node: (sequence(node.path) or 0, node.czxid), default=None)
         return first and Leader(first.path, first.data.decode(errors="replace"), first.czxid, first.mzxid)
-
-    @override
-    async def candidates(self) -> list[Contender]:
-        return await self.connection.queue(self._name)

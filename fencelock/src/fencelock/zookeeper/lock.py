@@ -23,9 +23,8 @@ from ..url import LockUrl
 from ..waiting import Wait
 from .client import Found, ZooKeeperClient, sequence
 from .election import ZooKeeperBallot
-from .session import Access, Created, Missing, Session, Watch, parse
+from .session import Access, Created, Missing, Session, parse
 
-_BOTH: Final = 2  # the node ahead, and our own
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
 _IDLE_S: Final = 5.0  # a session with another TTL than the default one that has had no node for longer is ended
 _IDLE_MAX: Final = 4  # such sessions are kept for so long
@@ -44,50 +43,29 @@ class _Place(Attempt["ZooKeeperConnection"]):
         self._value = describe(connection.terms.instance).encode() if value is None else value
         client = self._client = connection.client_for(ttl_s)
         client.attempts += 1
-        self.cleanup.callback(self._leave_client)
         self._node: _Node
         self._source = ""
-        self._watch: Watch | None = None
-        self.cleanup.callback(self._unwatch)
+        self.cleanup.callback(self._leave_client)
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
         timeout_s = wait.call_s(self.timeout_s)
         lease = self.lease
         if lease is None:
-            self._unwatch()
             lease, names = await self._enter(wait)
-        elif self._only_one_was_ahead():
-            return Grant(self._node.path, self._node.czxid, self._source, lease)
         else:
-            names = await self._node.session.children(self.name, timeout_s)
+            (names,) = await self._node.session.lists(timeout_s, self.name)
         ahead = await self._node.ahead(names, timeout_s)
         if not ahead:
             return Grant(self._node.path, self._node.czxid, self._source, lease)
         if not wait.left_s:
             return 0.0
-        self._unwatch()
-        watched = [f"{self.name}/{ahead[-1]}"] if len(ahead) > 1 else [f"{self.name}/{ahead[0]}", self._node.path]
-        watch = self._watch = await self._node.session.watch(self.wake.set, timeout_s, *watched)
-        if self._only_one_was_ahead():  # and that one has gone meanwhile
-            return Grant(self._node.path, self._node.czxid, self._source, lease)
-        return self._look_again_s if watch.there else 0.0
+        # Not `exists`, whose watch on a node that is gone would stay for ever.
+        (there,) = await self._node.session.get(timeout_s, f"{self.name}/{ahead[-1]}", watch=self._told)
+        return 0.0 if isinstance(there, Missing) else _LOOK_AGAIN_S * self.connection.waiters.crowd
 
-    def _only_one_was_ahead(self) -> bool:
-        """Return whether only one node was ahead, and it has gone while ours has not: then it is our turn at once.
-
-        Later nodes have higher numbers. Our own node is read and watched as well, after the other one: it may be
-        deleted by hand, and deletions are told in their order.
-        """
-        watch = self._watch
-        if watch is None or len(watch.paths) != _BOTH:
-            return False
-        ahead, own = watch.paths
-        return watch.has_gone(ahead) and not watch.has_gone(own)
-
-    @property
-    def _look_again_s(self) -> float:
-        return _LOOK_AGAIN_S * self.connection.waiters.crowd
+    def _told(self, _: object) -> None:
+        self.wake.set()
 
     async def _enter(self, wait: Wait) -> tuple[Lease, list[str]]:
         """Create our node, and list the queue. Raises `PlaceLost` if the session ended meanwhile."""
@@ -114,11 +92,6 @@ class _Place(Attempt["ZooKeeperConnection"]):
     def _leave_client(self) -> None:
         self._client.attempts -= 1
 
-    def _unwatch(self) -> None:
-        if self._watch is not None:
-            self._watch.forget()
-            self._watch = None
-
 
 class _Node:
     """A contender's node."""
@@ -130,10 +103,10 @@ class _Node:
         self.czxid = created.czxid
         self.forget: Callable[[], None] = lambda: None  # unsubscribes from the end of the session
 
-    async def ahead(self, names: Sequence[str], timeout_s: float) -> list[str]:
+    async def ahead(self, names: Any, timeout_s: float) -> list[str]:
         """Return the names of the nodes ahead of ours, in order. Raises `PlaceLost` if ours is not there any more."""
         folder, _, own = self.path.rpartition("/")
-        if own not in names:
+        if isinstance(names, Missing) or own not in names:
             raise PlaceLost
         mine = sequence(own) or 0
         numbers = {name: number for name in names if (number := sequence(name)) is not None and name != own}
@@ -148,7 +121,10 @@ class _Node:
 
     async def renew(self, timeout_s: float) -> bool:
         """Return whether the node is there, which proves that the session lived."""
-        return await self.session.present(self.path, self.czxid, timeout_s)
+        if self.session.over is not None:
+            return False
+        (node,) = await self.session.get(timeout_s, self.path, synced=True)
+        return not isinstance(node, Missing) and node[1].czxid == self.czxid
 
     async def end(self, timeout_s: float) -> None:
         """Delete it."""

@@ -8,12 +8,13 @@ a node that nobody would look for.
 import asyncio
 import contextlib
 import logging
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from kazoo.client import KazooClient
@@ -29,7 +30,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Create
-from kazoo.protocol.states import EventType, KazooState, KeeperState
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
@@ -50,6 +51,7 @@ _END_S: Final = 1.0
 _CLOSE_S: Final = 10.0  # the longest wait for a server to tell of the end of a session
 _AGAIN_S: Final = 0.1
 _TRIES: Final = 5  # to create a node whose parent others delete again and again
+_TIMEOUT: Final = struct.Struct(">8xi")
 _CONTAINER: Final = 4  # a node that the server removes some time after its last child
 # Refusals that prove that nothing was done. Any other error leaves that open.
 _CLEAR: Final = tuple(EXCEPTIONS[code] for code in (-101, -110, -102, -6, -8, -103, -108, -111, -114, -124, -125, -127))
@@ -115,37 +117,62 @@ def parse(hosts: str) -> str:
     return hosts
 
 
-class _Queue:
-    """Replaces the queue of kazoo's worker thread: it runs the work on the loop, in the same order."""
+class _Socket:
+    """A connection, of which we read the beginning, too: the server says there how long a session lasts in silence.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    kazoo keeps that to itself. It is the second number of the answer, behind the length and the protocol's version.
+    """
 
-    def put(self, work: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(work)
+    def __init__(self, socket: Any, told: Callable[[float], None]) -> None:
+        self._socket = socket
+        self._told = told
+        self._begin = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self._socket.recv(size)
+        self._begin += data
+        if len(self._begin) >= _TIMEOUT.size:
+            self._told(_TIMEOUT.unpack_from(self._begin)[0] / 1000)
+            self.recv = self._socket.recv  # type: ignore[method-assign]
+        return data
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's thread, without the workers for callbacks. If the loop hangs, nothing keeps the session alive."""
+    """kazoo's thread; its callbacks run on our loop, in order. If the loop hangs, nothing keeps the session alive.
+
+    `session_s`: the session's timeout, as the server said last.
+    """
+
+    running = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session_s: float, timeout_s: float) -> None:
         super().__init__()
         self._loop = loop
-        self.completion_queue = self.callback_queue = _Queue(loop)
-        self._running = True
+        self.completion_queue = self.callback_queue = self  # in the place of the workers'
+        self._stopped = threading.Event()
+        self._silent = False  # the last look found nothing from the server
         self.session_s = session_s
         self.timeout_s = timeout_s
         self.beat = time.monotonic()
-        self.connected = False
         self.client: Any = None
+        self.thread: threading.Thread
         self.ended: Callable[[], None] = lambda: None
 
+    def put(self, work: Callable[..., object], *args: Any) -> None:
+        """Call something on the loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(work, *args)
+
     def start(self) -> None:
-        """Do nothing: there are no workers."""
+        """Start no workers."""
+        self._stopped.clear()
 
     def stop(self) -> None:
-        """Do nothing: there is nothing to stop."""
+        """End a wait for a loop that hangs."""
+        self._stopped.set()
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         def run() -> None:
@@ -155,34 +182,41 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 _log.debug("kazoo ends: %r", error)
             self.ended()
 
-        thread = threading.Thread(target=run, name="fencelock-zookeeper", daemon=True)
-        thread.start()
-        return thread
+        self.thread = threading.Thread(target=run, name="fencelock-zookeeper", daemon=True)
+        self.thread.start()
+        return self.thread
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        return super().create_connection(*args, **kwargs | {"timeout": min(kwargs["timeout"], self.timeout_s)})
+        def told(session_s: float) -> None:
+            self.session_s = session_s
 
-    def select(self, read: Sequence[Any], write: Sequence[Any], _: object, timeout: float | None = None) -> Any:
-        """Wait, as `select.select` does, in kazoo's thread."""
-        while not self.client._stopped.is_set() and (
+        kwargs["timeout"] = min(kwargs["timeout"], self.timeout_s)
+        return _Socket(super().create_connection(*args, **kwargs), told)
+
+    def select(self, read: Sequence[Any], write: Sequence[Any], _: object, timeout: float) -> Any:
+        """Wait, as `select.select` does, in kazoo's thread. `read` begins with the server's socket, if it is read."""
+        while not self._stopped.is_set() and (
             self._loop.is_closed() or time.monotonic() - self.beat > self.session_s * _HANGS
         ):
             if self._loop.is_closed():
                 threading.Thread(target=_stop, args=(self.client,), name="fencelock-zookeeper-end", daemon=True).start()
-                self.client._stopped.wait(1)
+                self._stopped.wait(1)
             time.sleep(0.02)
         buffered = [one for one in read if getattr(one, "pending", int)()]  # TLS has read it already
         if buffered:
             return buffered, [], []
-        if not self.connected:
-            timeout = self.timeout_s if timeout is None else min(timeout, self.timeout_s)
-        elif timeout is not None and self.client._connection.ping_outstanding.is_set():
-            timeout = max(timeout, self.session_s * _BELIEVED)  # a server may pause for that long without loss
-        with Selector() as selector:
+        if not self.client.connected:
+            timeout, self._silent = min(timeout, self.timeout_s), False
+        elif self._silent:  # a server may pause for as long as a lease is trusted; kazoo hangs up at the second look
+            timeout = max(timeout, self.session_s * _BELIEVED)
+        with Selector() as selector:  # quicker than kazoo's own, which makes an epoll each time
             for one in {*read, *write}:
                 selector.register(one, (one in read) * EVENT_READ | (one in write) * EVENT_WRITE)
             ready = {key.fileobj for key, _ in selector.select(timeout)}
-        return [one for one in read if one in ready], [one for one in write if one in ready], []
+        readable, writable = [one for one in read if one in ready], [one for one in write if one in ready]
+        if read and (not readable or read[0] in readable):
+            self._silent = not readable
+        return readable, writable, []
 
 
 def _stop(client: Any) -> None:
@@ -195,8 +229,7 @@ class _CreateContainer(Create):  # type: ignore[misc]
     type = 19
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(NamedTuple):
     """A contender's node, and the names of all contenders just after."""
 
     path: str
@@ -230,20 +263,10 @@ class Session:
         self.used_at = time.monotonic()  # when it was last asked for anything
         self._unwanted: set[str] = set()  # nodes that could not be deleted for want of a connection
         self._handler = _Handler(self._loop, session_s, access.timeout_s)
+        self._tell = self._handler.put
         self.client = self._handler.client = access.client(self._handler, session_s)
         self.client.add_listener(self._heard)
         self._handler.ended = lambda: self._tell(self.end, "what answers does not speak ZooKeeper's protocol")
-        connect = self.client._connection._connect
-
-        def connected(*where: Any) -> Any:
-            self._handler.connected = False
-            answer = connect(*where)  # logs in, too; its first part is two thirds of the timeout that was agreed on
-            self._handler.connected = True
-            self._handler.session_s = answer[0] * 1.5 / 1000
-            self._tell(self._connected, self._handler.session_s, self.client.client_id)
-            return answer
-
-        self.client._connection._connect = connected
         self._live = self.client.start_async()
         self._timer = self._loop.call_soon(self._look)
 
@@ -291,9 +314,7 @@ class Session:
         # The server keeps the session and its nodes until its timeout, whatever becomes of the connection: so tell it.
         self._handler.beat = time.monotonic() + self.session_s  # this needs no loop that runs
         until = time.monotonic() + min(self.session_s, _CLOSE_S)
-        while (
-            self.id is not None and time.monotonic() < until and not self.client._connection.connection_stopped.is_set()
-        ):
+        while self.id is not None and time.monotonic() < until and self._handler.thread.is_alive():
             if self._live.wait(_AGAIN_S):
                 break
         _stop(self.client)
@@ -312,16 +333,14 @@ class Session:
 
     # -- news from kazoo ---------------------------------------------------------------------------------------------
 
-    def _tell(self, work: Callable[..., object], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(work, *args)
-
     def _heard(self, state: str) -> None:
         """Pass a change of the connection's state on to the loop. kazoo's thread calls it."""
-        if state == KazooState.LOST:
+        if state == KazooState.CONNECTED:
+            self._tell(self._connected, self._handler.session_s, self.client.client_id)
+        elif state == KazooState.LOST:
             refused = self.client.client_state == KeeperState.AUTH_FAILED
             self._tell(self.end, "ZooKeeper refuses the log-in" if refused else "the session with ZooKeeper is over")
-        elif state == KazooState.SUSPENDED:
+        else:
             self._tell(self._broken)
 
     def _connected(self, session_s: float, session: tuple[int, bytes]) -> None:
@@ -369,7 +388,8 @@ class Session:
 
         def answered(result: Any) -> None:
             self._asked -= 1
-            self._silent_since = time.monotonic() if self._asked else None
+            if self._ready.is_set():  # else it is the end of a connection, and no answer
+                self._silent_since = time.monotonic() if self._asked else None
             if not future.done():
                 future.set_result(result.value if result.exception is None else result.exception)
 
@@ -449,35 +469,21 @@ class Session:
         self.client._call(_CreateContainer(self.client.chroot + path, b"", self.rights(), _CONTAINER), result)
         return result
 
-    async def present(self, path: str, czxid: int, timeout_s: float) -> bool:
-        """Return whether a contender's node is there, as far as the leader knows.
+    async def get(
+        self, timeout_s: float, *paths: str, synced: bool = False, watch: Callable[[Any], None] | None = None
+    ) -> list[Any]:
+        """Return nodes' texts and stats; `NoNodeError` for each that is not there.
 
-        A mere read would not do: a follower that is cut off from the leader goes on answering reads for a while.
+        `synced`: as new as the leader's; a follower that is cut off from it goes on answering for a while. `watch`:
+        called when one of the nodes that are there is deleted or changed, or when nothing more is told of it.
         """
-        if self.over is not None:
-            return False
-        calls = self._ask(self.client.sync_async, path), self._ask(self.client.exists_async, path)
-        _, stat = await self.answers(timeout_s, *calls)
-        return stat is not None and stat.czxid == czxid
-
-    async def synced(self, timeout_s: float, *paths: str) -> list[Any]:
-        """Return nodes' texts and stats, as new as the leader's; `NoNodeError` for each that is not there."""
-        calls = [self._ask(self.client.sync_async, paths[0])]
-        calls += [self._ask(self.client.get_async, path) for path in paths]
-        return (await self.answers(timeout_s, *calls))[1:]
-
-    async def get(self, timeout_s: float, *paths: str) -> list[Any]:
-        """Return nodes' texts and stats; `NoNodeError` for each that is not there."""
-        return await self.answers(timeout_s, *(self._ask(self.client.get_async, path) for path in paths))
+        calls = [self._ask(self.client.sync_async, "/")] if synced else []
+        calls += [self._ask(self.client.get_async, path, watch=watch) for path in paths]
+        return (await self.answers(timeout_s, *calls))[synced:]
 
     async def lists(self, timeout_s: float, *paths: str) -> list[Any]:
         """Return the names of each node's children; `NoNodeError` for each that is not there."""
         return await self.answers(timeout_s, *(self._ask(self.client.get_children_async, path) for path in paths))
-
-    async def children(self, path: str, timeout_s: float) -> list[str]:
-        """Return the names of a node's children; none if there is no such node."""
-        (names,) = await self.lists(timeout_s, path)
-        return [] if isinstance(names, Missing) else names
 
     async def put(self, path: str, data: bytes, timeout_s: float) -> None:
         """Create a persistent node that others can read; an existing one is left as it is."""
@@ -500,10 +506,6 @@ class Session:
         if why and not isinstance(why[0], (*_IS_NOT_SO, BadVersionError)):
             _checked(why[0])
         return not why
-
-    async def ping(self, timeout_s: float) -> None:
-        """Raise `LockUnavailable` unless the leader answers."""
-        await self.answers(timeout_s, self._ask(self.client.sync_async, "/"))
 
     async def delete(self, path: str, timeout_s: float) -> None:
         """Delete a node; nothing happens if it is gone, or if the session is over, which takes its nodes along.
@@ -530,51 +532,6 @@ class Session:
             raise
         deleting.add_done_callback(deleted)
         return deleting
-
-    async def watch(self, wake: Callable[[], None], timeout_s: float, *paths: str) -> "Watch":
-        """Have `wake` called when one of the nodes is deleted or changed; the watch tells whether they are `there`."""
-        watch = Watch(wake, list(paths))
-        # Not `exists`, whose watch on a node that is gone would stay for ever.
-        looks = [self._ask(self.client.get_async, path, watch=watch.fired) for path in paths]
-        try:
-            watch.found = await self.answers(timeout_s, *looks)
-        except BaseException:
-            watch.forget()
-            raise
-        return watch
-
-
-class Watch:
-    """A watch on some nodes. `found`: their texts and stats when it began.
-
-    `deleted`: the nodes that were deleted since, in the order in which that happened.
-    """
-
-    def __init__(self, wake: Callable[[], None], paths: list[str]) -> None:
-        self._wake: Callable[[], None] | None = wake
-        self.paths = paths
-        self.found: list[Any] = []
-        self.deleted: list[str] = []
-
-    def fired(self, event: Any) -> None:
-        """Note that something has happened to a node; or that the connection broke, and nothing more is told."""
-        if event.type == EventType.DELETED:
-            self.deleted.append(event.path)
-        if self._wake is not None:
-            self._wake()
-
-    @property
-    def there(self) -> bool:
-        """True if all nodes were there when it began."""
-        return not any(isinstance(one, NoNodeError) for one in self.found)
-
-    def has_gone(self, path: str) -> bool:
-        """Return whether a node was not there, or has been deleted since."""
-        return path in self.deleted or isinstance(self.found[self.paths.index(path)], NoNodeError)
-
-    def forget(self) -> None:
-        """Wake nobody any more."""
-        self._wake = None
 
 
 def _checked(answer: Any) -> Any:
