@@ -519,8 +519,10 @@ def has(system: str, operation: str) -> bool:
     """Return whether a lock system has what an operation needs."""
     if operation == "session":
         return system in ("etcd", "etcd-txn")
-    if operation in (JOIN, "correct"):  # of etcd-txn, the locks of a session and elections are in queues of their own
-        return system == "etcd" or (operation == "correct" and system != "etcd-txn" and _elects(system))
+    if operation == JOIN:
+        return system in ("etcd", "etcd-txn")
+    if operation == "correct":  # elections of etcd-txn are in queues of their own
+        return system != "etcd-txn" and _elects(system)
     if operation in (FALL_BACK, FENCE):
         return system == "redis"
     return operation not in _ELECTED or _elects(system)

@@ -323,9 +323,23 @@ def test_what_another_one_has_is_not_deleted(etcd: EtcdMember) -> None:
         behind.close()
 
 
-def test_a_session_whose_lease_is_gone_takes_no_locks(etcd: EtcdMember, backend: EtcdBackend) -> None:
+@pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
+def test_a_lock_is_the_same_inside_of_a_session_and_outside(etcd: EtcdMember, kind: type[EtcdBackend]) -> None:
+    """An owner in a session keeps out one without it, and the other way round; a session's lock ends with it."""
+    with kind([etcd.endpoint], ttl_s=TTL_S) as backend:
+        with backend.session() as session:
+            with backend.lock(ONE):
+                assert session.lock(ONE).try_acquire() is None
+            grant = session.lock(ONE).acquire()
+            assert backend.lock(ONE).try_acquire(owner="other") is None
+        assert grant.lost
+        assert is_free(backend, ONE)
+
+
+@pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
+def test_a_session_whose_lease_is_gone_takes_no_locks(etcd: EtcdMember, kind: type[EtcdBackend]) -> None:
     """An acquire is told at once, even before the session itself has noticed, and asks etcd only once."""
-    with backend.session() as session:
+    with kind([etcd.endpoint], ttl_s=TTL_S) as backend, backend.session() as session:
         etcdctl(etcd.endpoint, "lease", "revoke", f"{session.lease_id:x}")
         with pytest.raises(LockLost):
             session.lock(ONE).acquire()

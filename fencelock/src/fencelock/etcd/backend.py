@@ -9,7 +9,6 @@ from typing_extensions import override
 
 from ..backend import Guarantees, LockBackend
 from ..connection import Options
-from ..contender import describe
 from ..errors import ConfigurationError
 from ..grant import Grant
 from ..session import AsyncSession
@@ -17,7 +16,7 @@ from ..url import LockUrl
 from ..waiting import Wait
 from .election import EtcdBallot
 from .endpoint import Access, parse, use_grpc
-from .lock import EtcdConnection, Place
+from .lock import EtcdConnection
 from .shared_lease import TTL_MAX_S, SharedLease
 
 
@@ -42,8 +41,8 @@ class EtcdSession(AsyncSession):
 
     @override
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
-        value = describe(self.terms.instance).encode()
-        return await Place(self._connection, name, value, ttl_s=ttl_s, session=self._session).until_granted(wait)
+        grant: Grant = await self._connection.attempt(name, ttl_s, self._session).until_granted(wait)
+        return grant
 
     @override
     def ballot(self, name: str) -> EtcdBallot:

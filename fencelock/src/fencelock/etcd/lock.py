@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from typing_extensions import override
 
@@ -30,8 +31,9 @@ class EtcdConnection(Connection):
         self._granting = asyncio.Lock()
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> Attempt["EtcdConnection"]:
-        return Place(self, name, describe(self.terms.instance).encode(), ttl_s=ttl_s)
+    def attempt(self, name: str, ttl_s: float, session: SharedLease | None = None) -> Attempt[Any]:
+        """Return a new attempt to get the lock of that name, under that session's lease or the default one's."""
+        return Place(self, name, describe(self.terms.instance).encode(), ttl_s=ttl_s, session=session)
 
     async def session(self, ttl_s: float, timeout_s: float) -> SharedLease:
         """Return the default session for that TTL, rounded up to whole seconds. Raises `LockUnavailable`."""
@@ -156,9 +158,7 @@ class Place(Attempt[EtcdConnection]):
                 unanswered=key.not_answered,
             )
         except NotFound:  # the lease ran out before we came to use it
-            session.retired = True
-            if self._session is not None:  # there is no other one
-                session.lease.lose("etcd no longer knows it")
+            session.gone()
             raise PlaceLost from None
         if not answer.succeeded and not answer.again:
             key.unacknowledged = True  # it was there before, though its name is ours alone: etcd was set back

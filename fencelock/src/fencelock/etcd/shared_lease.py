@@ -113,6 +113,12 @@ class SharedLease(Leased):
         """True while new keys may be bound to it."""
         return not (self.retired or self.predates_restore or self.lost)
 
+    def gone(self) -> None:
+        """Note that etcd no longer knows the lease. A session of a program's own has no other one."""
+        self.retired = True
+        if not self.default:
+            self.lease.lose("etcd no longer knows it")
+
     def key(self, prefix: str) -> "Key":
         """Return a contender's key, not created in etcd yet: `<prefix><lease id in hex>`, as in Go, and a number.
 

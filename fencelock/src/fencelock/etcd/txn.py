@@ -6,6 +6,7 @@ to wait, by a watch, for the deletion of the key. Not fair: at its deletion all 
 
 import json
 import secrets
+from typing import Any
 
 from typing_extensions import override
 
@@ -19,13 +20,14 @@ from .client import KeyValue, NotFound, created, get, put
 from .endpoint import use_grpc
 from .lock import EtcdConnection
 from .lookout import Lookout
-from .shared_lease import Key
+from .shared_lease import Key, SharedLease
 
 
 class _Attempt(Attempt["EtcdTxnConnection"]):
-    def __init__(self, connection: "EtcdTxnConnection", name: str, ttl_s: float) -> None:
+    def __init__(self, connection: "EtcdTxnConnection", name: str, ttl_s: float, session: SharedLease | None) -> None:
         super().__init__(connection, name, ttl_s)
         self._client = connection.client
+        self._session = session
         self._key: Key
         self._value: bytes
         self._holder: KeyValue | None = None  # the other one's key, as we found it
@@ -35,9 +37,11 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
     @override
     async def take(self, wait: Wait) -> Grant | float:
         timeout_s = wait.call_s(self.timeout_s)
+        if self._session is not None:
+            self._session.ensure_held()
         if self._holder is None or not await self._is_there(self._holder, timeout_s):
             if self.lease is None:
-                session = await self.connection.session(self.ttl_s, timeout_s)
+                session = self._session or await self.connection.session(self.ttl_s, timeout_s)
                 # Only the value tells whose key it is: all keys of a session have one lease. A session deletes its late
                 # keys by their values, so another session needs another value.
                 who = json.loads(describe(self.connection.terms.instance)) | {"id": secrets.token_hex(8)}
@@ -55,7 +59,7 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
                     unanswered=key.not_answered,
                 )
             except NotFound:  # the lease ran out before we came to use it
-                key.session.retired = True
+                key.session.gone()
                 raise PlaceLost from None
             found = answer.found[0]
             if key.session.predates_restore:
@@ -79,8 +83,8 @@ class EtcdTxnConnection(EtcdConnection):
     """As `EtcdConnection`, for the single-key lock."""
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> Attempt[EtcdConnection]:
-        return _Attempt(self, name, ttl_s)  # type: ignore[return-value]
+    def attempt(self, name: str, ttl_s: float, session: SharedLease | None = None) -> Attempt[Any]:
+        return _Attempt(self, name, ttl_s, session)
 
     @override
     async def queue(self, name: str) -> list[Contender]:
