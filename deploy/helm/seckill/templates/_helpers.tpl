@@ -92,6 +92,12 @@ seccompProfile:
 {{- if and (or (empty .Values.lock.url) (empty .Values.store.url)) (not (or .Values.existingSecret $settings.SECKILL_SECRETS_DIR)) }}
 {{- fail "lock.url or store.url is empty: then existingSecret, or the files of settings.SECKILL_SECRETS_DIR, must have it" }}
 {{- end }}
+{{- /* Not a pattern of the schema: where one is missed Helm 4 prints the value, password and all. */}}
+{{- range $name, $url := dict "lock.url" .Values.lock.url "store.url" .Values.store.url }}
+{{- if not (regexMatch "^([a-z+-]+://.*)?$" $url) }}
+{{- fail (printf "%s is no URL, such as etcd://etcd:2379 or redis://valkey:6379/0" $name) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.service.externalTrafficPolicy (eq .Values.service.type "ClusterIP") }}
 {{- fail "service.externalTrafficPolicy is of NodePort and LoadBalancer, and service.type is ClusterIP" }}
 {{- end }}
