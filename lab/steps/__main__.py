@@ -43,7 +43,7 @@ from lab.steps.play import (
 )
 from lab.steps.run import run_all
 from lab.steps.systems import Stock, lock_system
-from lab.steps.wire import Side, Step
+from lab.steps.wire import NEXT, Side, Step
 
 # The systems of the sale: a lock in Redis, and a store.
 SALES: Final = {"sale": "redis", "sale-mysql": "mysql", "events": "redis"}
@@ -56,6 +56,8 @@ _SAID: Final = {
     "alone": "operations have nobody who comes between",
 }
 _PAIRS: Final = (LOST, CUT, LATE, ENDED)
+_PAIRS_FIRST: Final = (*_PAIRS, REFUSED)
+_PAIRS_SECOND: Final = (*_PAIRS, LATER, KILLED)
 _PAIRED: Final = ("take", "take behind", "purchase", "confirm")
 _FEW_AT_ONCE: Final = 4
 _LIKE_MAX: Final = 8  # messages of a name at which faults strike: a busy waiter asks the same again and again
@@ -235,7 +237,7 @@ class Steps:
         yield from (fault for fault in AT_A_MESSAGE if operation != locks.IN_A_THREAD or fault not in AT_AN_AWAIT)
         yield NOTICED if self._is_sale else ENDED  # what is done between ends the lease, too
         yield RESTARTED
-        if self._systems[step.name.partition(" ")[0]].can_refuse and step.side == Side.ASKED.value:
+        if self._can(REFUSED, step):
             yield REFUSED
         if step.side == Side.ANSWERED.value and self._systems[step.name.partition(" ")[0]].can_forget:
             yield FORGETFUL
@@ -245,11 +247,16 @@ class Steps:
             yield TAKEN
             if self._systems["lock"].can_throw_out:
                 yield THROWN_OUT
-            if step.side == Side.ASKED.value:
+            if self._can(LATER, step):
                 yield LATER
             elif operation != locks.IN_A_THREAD:
                 yield from (AWAY, PAUSED)
             yield from (f"{BETWEEN}{what}" for what in ("try", "force", locks.ONCE)[: 2 + (operation == locks.ONCE)])
+
+    def _can(self, fault: str, step: Step) -> bool:
+        if fault == REFUSED:
+            return self._systems[step.name.partition(" ")[0]].can_refuse and step.side == Side.ASKED.value
+        return fault != LATER or (step.side == Side.ASKED.value and not self._is_sale)
 
     def _pairs_of(self) -> Iterator[Case]:
         for operation, tally in self.tallies.items():
@@ -257,10 +264,13 @@ class Steps:
             for n, first in enumerate(steps):
                 # What comes later is repeated, so the second fault may come to the next message of a name, too.
                 again = [Step(step.name, step.number + 1, step.side) for step in steps[: n + 1]]
+                # Or to one that a calm run doesn't have.
+                again += [Step(f"{first.name.partition(' ')[0]} {NEXT}", 1, side.value) for side in Side]
                 for second in dict.fromkeys([*steps[n + 1 :], *again]):
-                    for faults in product(_PAIRS, (*_PAIRS, KILLED)):
+                    for faults in product(_PAIRS_FIRST, _PAIRS_SECOND):
                         case = Case(self._name, operation, first, faults[0], (second, faults[1]))
-                        if case.name.startswith(self._only):
+                        can = self._can(faults[0], first) and self._can(faults[1], second)
+                        if can and case.name.startswith(self._only):
                             yield case
 
     def _tell(self, result: Result) -> bool:

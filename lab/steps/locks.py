@@ -110,9 +110,16 @@ class LockPlay(Play):
             return held
         with self._mutex:
             for other in self.helds:
-                if other.believed and other.excused_at is None and held.excused_at is None:
+                if not other.believed or other.excused_at is not None:
+                    continue
+                if held.excused_at is None:
                     self.violated(
                         f"TWO OWNERS: {whose} has token {grant.token}, {other.whose} believes in {other.grant.token}"
+                    )
+                elif self.fenced and grant.token > other.grant.token:  # a fence would refuse the owner
+                    self.violated(
+                        f"{whose} has lost the lock to {other.whose}, and token {grant.token} is above"
+                        f" {other.grant.token}"
                     )
             if self.fenced and held.excused_at is None:
                 if self.tokens and grant.token <= max(self.tokens):
@@ -185,8 +192,10 @@ class LockPlay(Play):
         thrown_out = await self.system.throw_out(self.wire, self.name)
         if thrown_out and self.b_held is None:
             self._excuse()
-        elif thrown_out:  # and at once it would have been A's turn
+        elif thrown_out:  # and at once it would have been A's turn, which is B's again before A can look
             await self._release_b()
+            await self._take_b(TTL_S + PATIENCE_S)
+            self._keep_until = time.monotonic() + _NOTICED_S
 
     def _excuse(self, those: str = "A") -> None:
         self._ended_at = time.monotonic()
