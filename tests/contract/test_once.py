@@ -229,6 +229,22 @@ def test_an_answer_that_is_lost_starts_nothing(servers: LockServers, locks: Lock
 
 
 @in_one_system
+def test_a_term_that_is_over_as_its_word_is_written_starts_nothing(
+    servers: LockServers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process stands still once its word is written, until its term is over and another one may lead."""
+    record = AsyncLeadership.record
+
+    async def stand_still(leadership: AsyncLeadership, value: str) -> None:
+        await record(leadership, value)
+        eventually(lambda: leadership.lost, "its term is over")  # with its loop, which renews nothing meanwhile
+
+    monkeypatch.setattr(AsyncLeadership, "record", stand_still)
+    with connect(servers.url, ttl_s=TTL_S) as locks, pytest.raises(LockLost):
+        started(locks.once(name, slot="late"))
+
+
+@in_one_system
 async def test_tasks_start_a_slot_once(locks: LockBackend, name: str) -> None:
     """As a block and as a decorator, which returns the function's result, or None."""
     aio = locks.aio
