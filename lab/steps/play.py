@@ -217,6 +217,9 @@ class Play(ABC):
             said = told.read()
         os.waitpid(child, 0)
         self.killed, self.alive = True, False
+        for step, fault in self._strikes:
+            if fault == REFUSED:  # the one who would have seen to it is dead
+                self.systems[step.name.partition(" ")[0]].refuse(False)
         last = None
         while said:
             size = int.from_bytes(said[:4], "big")
