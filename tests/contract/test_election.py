@@ -520,10 +520,12 @@ def test_etcds_own_client_stands_in_the_line(etcd: EtcdMember, etcds_election: E
     etcdctl(etcd.endpoint, "lease", "revoke", key.removeprefix(f"{NAME}/"))  # it resigns, but leaves that behind
 
 
-@pytest.mark.parametrize("name", ["", "/ends/"])
-def test_an_odd_name_is_refused(backend: EtcdBackend, name: str) -> None:
+@pytest.mark.parametrize("name", ["", "/ends/", 5, None, b"/bytes"])
+def test_an_odd_name_is_refused(backend: EtcdBackend, name: Any) -> None:
     with pytest.raises(ValueError, match="name"):
         backend.election(name)
+    with pytest.raises(ValueError, match="name"):
+        backend.lock(name)
 
 
 def test_a_leader_of_redis_that_dies_is_succeeded(valkey: Valkey, fair_redis: RedisFairBackend) -> None:

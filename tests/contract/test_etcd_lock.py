@@ -205,6 +205,12 @@ def test_all_that_is_under_the_empty_prefix(backend: EtcdBackend) -> None:
         assert {"a", "é"} <= {one.key.rpartition("/")[0] for one in backend.contenders("")}
 
 
+def test_a_single_key_is_no_record_of_an_election(etcd: EtcdMember) -> None:
+    """What an election has written down would be a lock that nobody gives back."""
+    with EtcdTxnBackend([etcd.endpoint]) as locks, pytest.raises(ValueError, match="!record"):
+        locks.lock("/test/jobs!record")
+
+
 def test_a_name_that_has_no_encoding_is_refused(etcd: EtcdMember, backend: EtcdBackend) -> None:
     """Half a character is none, and what is refused leaves nothing."""
     with pytest.raises(ValueError, match="surrogates"):

@@ -243,7 +243,7 @@ def test_a_folder_that_is_gone_is_a_loss(system: FileSystem, backend: LockBacken
             assert hold_and_release(backend.lock(NAME)) > grant.token
 
 
-@pytest.mark.parametrize("name", [".token.new", ".token.guard", quote(NAME, safe="") + ".lock"])
+@pytest.mark.parametrize("name", [".token", ".token.new", ".token.guard", quote(NAME, safe="") + ".lock"])
 def test_a_link_of_another_user_is_not_followed(system: FileSystem, backend: LockBackend, name: str) -> None:
     """In a folder where all may write nobody gets us to overwrite, or to make, a file elsewhere."""
     system.folder.mkdir()
@@ -255,6 +255,14 @@ def test_a_link_of_another_user_is_not_followed(system: FileSystem, backend: Loc
     assert precious.read_text() == "1"
 
 
+def test_a_pipe_in_the_place_of_the_token_is_no_wait(system: FileSystem, backend: LockBackend) -> None:
+    """One that nobody writes to would stop all locks of the process."""
+    system.folder.mkdir()
+    os.mkfifo(system.folder / ".token")
+    with pytest.raises(LockUnavailable, match="holds no number"):
+        backend.lock(NAME).acquire()
+
+
 def test_what_others_put_into_the_folder_hides_nobody(system: FileSystem, backend: LockBackend) -> None:
     """Nor has it the list wait; and a lock that nobody has ever had has no contenders."""
     assert backend.lock(NAME).contenders() == []
@@ -262,6 +270,7 @@ def test_what_others_put_into_the_folder_hides_nobody(system: FileSystem, backen
         (system.folder / "folder.lock").mkdir()
         os.mkfifo(system.folder / "pipe.lock")
         (system.folder / "long.lock").write_text("1" * 5000)
+        (system.folder / "link.lock").symlink_to(system.folder / (quote(NAME, safe="") + ".lock"))
         assert [one.key for one in backend.contenders("")] == [grant.key]
 
 

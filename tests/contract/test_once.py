@@ -301,6 +301,25 @@ def test_threads_have_it_as_a_decorator(locks: LockBackend, name: str) -> None:
 
 
 @in_one_system
+def test_a_slot_is_a_text(locks: LockBackend, name: str) -> None:
+    """Another kind of value would be written down as a text, and never be found again."""
+    for wrong in ["a"], ("2026", "11"), 5, b"one", {"a": 1}, "":
+        with pytest.raises(ValueError, match="slot must be a text"):
+            locks.once(name, slot=wrong)  # type: ignore[arg-type]
+
+
+@in_one_system
+def test_a_slot_of_time_is_one_by_name_too(locks: LockBackend, name: str) -> None:
+    """A caller that names the slot that the clock has started starts it no second time, nor the other way round."""
+    with locks.once(name, every_s=86400) as start:
+        assert start is not None
+    assert not started(locks.once(name, slot=start.slot))
+    with locks.once(f"{name}-2", slot=start.slot) as named:
+        assert named is not None
+    assert not started(locks.once(f"{name}-2", every_s=86400))
+
+
+@in_one_system
 def test_a_record_of_something_else_is_left_alone(locks: LockBackend, name: str) -> None:
     """An election whose leader has written down what it likes counts no slots."""
     with locks.election(name).campaign("me") as leadership:

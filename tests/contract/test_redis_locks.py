@@ -449,6 +449,25 @@ async def test_only_the_first_of_a_process_is_woken(raw: Any, shared_server: Val
         assert calls(raw) - before < 5 * many
 
 
+async def test_few_connections_serve_all_that_is_asked(valkey: Valkey) -> None:
+    """Those that locks were taken with serve the other commands afterwards, and the listener."""
+    backend = RedisBackend(f"{valkey.url}?max_connections=2", ttl_s=TTL_S)
+    async with backend.aio as locks:
+
+        async def hold(name: str) -> None:
+            async with locks.lock(name):
+                await asyncio.sleep(0)
+
+        await asyncio.gather(hold("/test/few-1"), hold("/test/few-2"))
+        assert await locks.contenders("/test/few") == []
+        async with locks.lock("/test/few-1"):
+            waiting = asyncio.create_task(hold("/test/few-1"))
+            here: Any = backend.here()
+            channels = here.client.listener._channels
+            await eventually_async(lambda: any(one.heard for one in channels.values()), "it listens")
+        await waiting
+
+
 def calls(raw: Any, command: str = "evalsha") -> int:
     """How many scripts the server has been asked for, or other commands of one kind."""
     return int(raw.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])

@@ -221,6 +221,24 @@ def test_run_gives_the_commands_status_and_its_token(fencelock: Run) -> None:
     assert fencelock("run", "/cli/a", "--", "no-such-command").returncode == 127
 
 
+def test_a_signal_that_comes_before_the_command_reaches_it(python: Path, tmp_path: Path) -> None:
+    """A supervisor that ends `run` just as it begins ends the command, too."""
+    early = f"""
+import os, signal, subprocess, sys
+from fencelock import __main__
+class Early(subprocess.Popen):
+    def __init__(self, *args, **options):
+        if "start_new_session" in options:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().__init__(*args, **options)
+__main__.subprocess.Popen = Early
+sys.argv = ["fencelock", "run", "--url", "file://{tmp_path}", "/cli/early", "--", "sleep", "1000"]
+__main__.main()
+"""
+    done = subprocess.run([str(python), "-c", early], capture_output=True, text=True, timeout=WITHIN_S, cwd="/")
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+
+
 def test_run_waits_no_longer_than_told(fencelock: Run, etcd: EtcdMember) -> None:
     """Status 75 means that another holder has the lock, and that the command has not run."""
     with connect(url(etcd)) as locks, locks.lock("/cli/b"):

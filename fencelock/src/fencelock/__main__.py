@@ -197,6 +197,13 @@ def _run_under(grant: Grant, name: str, command: Sequence[str], *, notice: bool 
     children: list[subprocess.Popen[bytes]] = []  # the command, once it runs
     noticing: Future[None] | None = None
     over = threading.Event()  # it was told to end, as its grant is not renewed
+    early: list[int] = []  # signals that came before it ran
+
+    def pass_on(number: int, _: object) -> None:
+        if children:
+            _signal(children, number)
+        else:
+            early.append(number)
 
     def stop(*_: object) -> None:
         _signal(children, signal.SIGSTOP)
@@ -211,11 +218,13 @@ def _run_under(grant: Grant, name: str, command: Sequence[str], *, notice: bool 
         _signal(children, signal.SIGTERM)
 
     for number in _PASSED_ON:
-        signal.signal(number, lambda number, _: _signal(children, number))
+        signal.signal(number, pass_on)
     signal.signal(signal.SIGTSTP, stop)
     try:
         launched = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
         children.append(subprocess.Popen(launched, env=environment, start_new_session=True))
+        for signalled in early:
+            _signal(children, signalled)
         grant.on_lost(lambda: _signal(children, signal.SIGKILL))
         noticing = asyncio.run_coroutine_threadsafe(give_notice(), portal.loop()) if notice else None
         status = children[0].wait()

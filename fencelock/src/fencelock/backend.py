@@ -292,7 +292,7 @@ class AsyncLocks:
 
     def lock(self, name: str, *, ttl_s: float | None = None) -> AsyncLock:
         """Return the lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
-        self.backend.check_name(name)
+        self.backend.check_name(checked_name(name))
         return AsyncLock(self.backend, name, ttl_s)
 
     async def force_release(self, name: str) -> Contender | None:

@@ -66,7 +66,8 @@ def _opened(path: Path, flags: int = 0) -> int:
 
 
 def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe that another user has put there would have us wait
+    # A pipe that another user has put there would have us wait.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _free(number: int) -> None:
@@ -203,7 +204,8 @@ class FileConnection(Connection):
 
     def _count(self) -> int:
         try:
-            token = int(self._token.read_bytes()) + 1
+            with open(self._token, "rb", opener=_at_once) as file:
+                token = int(file.read(_SIGNED_MAX) or b"") + 1
             if token not in _TOKENS:
                 raise ValueError
         except FileNotFoundError:
@@ -239,6 +241,8 @@ class FileConnection(Connection):
     def _holder(self, name: str) -> Contender | None:
         """Return the holder. A file that a dead one has signed can be locked, and is for a moment."""
         path = self.file_of(name)
+        if path.is_symlink():  # of another user
+            return None
         with (
             self.translated(),
             suppress(FileNotFoundError, IsADirectoryError),

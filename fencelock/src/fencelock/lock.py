@@ -341,9 +341,9 @@ async def interruptible(
 
 
 def checked_name(name: str) -> str:
-    """Return the name. Raises `ValueError` if it is empty or ends in "/"."""
-    if not name or name.endswith("/"):
-        raise ValueError(f"a name must not be empty or end in '/': {name!r}")
+    """Return the name. Raises `ValueError` if it is no text, is empty, or ends in "/"."""
+    if not isinstance(name, str) or not name or name.endswith("/"):
+        raise ValueError(f"a name must be a text that is not empty and does not end in '/': {name!r}")
     return name
 
 

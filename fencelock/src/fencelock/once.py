@@ -88,8 +88,8 @@ class AsyncOnce(AsyncBlock[Start | None]):
             raise ValueError("once() takes either every_s or slot")
         if every_s is not None and seconds("every_s", every_s) < 1:
             raise ValueError(f"every_s must be 1 or more seconds, not {every_s!r}")
-        if slot is not None and not 0 < len(slot) <= _SLOT_MAX:
-            raise ValueError(f"slot must have between 1 and {_SLOT_MAX} characters, not {len(slot)}")
+        if slot is not None and not (isinstance(slot, str) and 0 < len(slot) <= _SLOT_MAX):
+            raise ValueError(f"slot must be a text of 1 to {_SLOT_MAX} characters, not {slot!r:.60}")
         if wait_s is not None:
             seconds("wait_s", wait_s, zero=True)
         super().__init__()
@@ -150,11 +150,11 @@ class AsyncOnce(AsyncBlock[Start | None]):
         return _Record.parse(await self._election.recorded(), self._name)
 
     def _was_started(self, record: _Record, slot: str) -> bool:
-        if self._slot is not None:
-            return slot in record.named and self._refuse(slot, "it was started")
-        if slot < record.last:
+        if slot == record.last or slot in record.named:
+            return self._refuse(slot, "it was started")
+        if self._slot is None and slot < record.last:
             return self._refuse(slot, f"a later one, {record.last}, was started: a clock is wrong", logging.WARNING)
-        return slot == record.last and self._refuse(slot, "it was started")
+        return False
 
     def _refuse(self, slot: str, why: str, level: int = logging.INFO) -> bool:
         self.reason = f"{self._name}: {slot} is not started here: {why}"

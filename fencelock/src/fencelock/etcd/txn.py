@@ -18,7 +18,7 @@ from ..waiting import Wait
 from .backend import EtcdBackend
 from .client import KeyValue, NotFound, created, get, put
 from .endpoint import use_grpc
-from .lock import EtcdConnection
+from .lock import RECORD, EtcdConnection
 from .lookout import Lookout
 from .shared_lease import Key, SharedLease
 
@@ -108,6 +108,12 @@ class EtcdTxnBackend(EtcdBackend):
         elects=True,
         forces_release=True,
     )
+
+    @override
+    def check_name(self, name: str) -> None:
+        super().check_name(name)
+        if name.endswith(RECORD):
+            raise ValueError(f"a lock's name in etcd+txn can't end with {RECORD}, where elections write down: {name!r}")
 
     @override
     def connect(self) -> EtcdConnection:

@@ -52,7 +52,7 @@ class RedisClient:
         self.redis = _connect(url, timeout_s)
         self._pool = self.redis.connection_pool
         self._idle: list[Any] = []  # the pool's own way to take and give one costs more than a call
-        self.listener = Listener(self.redis, timeout_s)
+        self.listener = Listener(self, timeout_s)
         self.id = str(uuid.uuid4())
 
     @staticmethod
@@ -102,8 +102,14 @@ class RedisClient:
             if self._closed:  # what is given back after the end has connected anew
                 await connection.disconnect()
 
+    async def spare(self) -> None:
+        """Give the pool what is idle: all but the scripts take their connections from there."""
+        while self._idle:
+            await self._pool.release(self._idle.pop())
+
     async def do(self, command: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
         """Call a method of redis-py's client, with a deadline."""
+        await self.spare()
         return await self._ask(getattr(self.redis, command)(*arguments, **options), timeout_s)
 
     async def _ask(self, answer: Awaitable[Any], timeout_s: float | None) -> Any:
@@ -186,7 +192,7 @@ class _Channel:
 class Listener:
     """Hears of releases, with one connection and one task, as long as somebody waits."""
 
-    def __init__(self, client: Any, timeout_s: float) -> None:
+    def __init__(self, client: RedisClient, timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._channels: dict[str, _Channel] = {}
@@ -264,7 +270,8 @@ class Listener:
 
     async def _hear(self) -> None:
         """Subscribe to all channels, and hear of releases until the connection is cut or nobody waits any more."""
-        pubsub = self._client.pubsub()
+        await self._client.spare()
+        pubsub = self._client.redis.pubsub()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await pubsub.connect()
