@@ -184,7 +184,9 @@ def apart(
     of the loop earlier.
     """
     over = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(_told(work, over), name=name)
+    told: Any = _told(work, over)
+    told.__qualname__ = getattr(work, "__qualname__", "")  # for people who look at tasks
+    task = asyncio.create_task(told, name=name)
 
     def end(_: object) -> None:  # one that was cancelled before it began has done neither
         work.close()
