@@ -311,12 +311,11 @@ def test_a_slot_is_a_text(locks: LockBackend, name: str) -> None:
 @in_one_system
 def test_a_slot_of_time_is_one_by_name_too(locks: LockBackend, name: str) -> None:
     """A caller that names the slot that the clock has started starts it no second time, nor the other way round."""
-    with locks.once(name, every_s=86400) as start:
-        assert start is not None
-    assert not started(locks.once(name, slot=start.slot))
-    with locks.once(f"{name}-2", slot=start.slot) as named:
-        assert named is not None
-    assert not started(locks.once(f"{name}-2", every_s=86400))
+    slot = started(hourly(locks, name, HOUR_S))
+    assert slot is not None
+    assert started(locks.once(name, slot=slot)) is None
+    assert started(locks.once(f"{name}-2", slot=slot)) == slot
+    assert started(hourly(locks, f"{name}-2", HOUR_S)) is None
 
 
 @in_one_system

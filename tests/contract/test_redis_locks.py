@@ -460,6 +460,7 @@ async def test_few_connections_serve_all_that_is_asked(valkey: Valkey) -> None:
 
         await asyncio.gather(hold("/test/few-1"), hold("/test/few-2"))
         assert await locks.contenders("/test/few") == []
+        await asyncio.gather(hold("/test/few-1"), hold("/test/few-2"))
         async with locks.lock("/test/few-1"):
             waiting = asyncio.create_task(hold("/test/few-1"))
             here: Any = backend.here()

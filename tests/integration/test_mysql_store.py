@@ -34,18 +34,9 @@ TAKE = b"UPDATE seckill_items SET stock"
 WRITE_ORDERS = b"INSERT INTO seckill_orders"
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[MariaDB]:
-    with optional(MariaDB) as server:
-        yield server
-
-
 @pytest.fixture
-def server(running: MariaDB) -> MariaDB:
-    """Start a real MariaDB without tables."""
-    tables = [name for (name,) in ask(running, "SHOW TABLES")]
-    ask(running, "DO 0", *(f"DROP TABLE {name}" for name in tables))
-    return running
+def server(mariadb: MariaDB) -> MariaDB:
+    return mariadb
 
 
 @pytest.fixture
