@@ -19,7 +19,8 @@ def steps(*words: str, broken: str = "pass") -> str:
     """Run the command in a process of its own, with a bug if there is one; its output, and its status in the end."""
     code = f"import sys\nfrom lab.steps.__main__ import main\n{broken}\nsys.exit(main({list(words)!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    return f"{done.stdout}{done.stderr}status {done.returncode}"
+    # What Python says of a coroutine that its closed loop has left behind stands in front of the result.
+    return f"{done.stderr}{done.stdout}status {done.returncode}"
 
 
 def test_a_lock_fails_at_each_step() -> None:
