@@ -147,7 +147,14 @@ class ProviderUnavailable(SeckillError):
 
 
 class CursorAhead(SeckillError):
-    """Events behind a cursor have been told, and are in the journal no more: the store is older than it was."""
+    """Events behind a cursor have been told, and are in the journal no more: the store is older than it was.
+
+    `next`: the cursor with which to go on, at the first event of the items concerned.
+    """
+
+    def __init__(self, message: str, next_: str = "") -> None:
+        super().__init__(message)
+        self.next = next_
 
 
 class SaleError(SeckillError):
@@ -192,16 +199,16 @@ class BuyerNotSigned(TurnedAway):
     """The buyer is not one that the shop in front has signed; nothing was done."""
 
 
-class EarlierSale(SaleError):
-    """The item's sale began with an earlier release, which knows no such thing; nothing was done."""
-
-
 class HoldsNotPossible(SaleError):
     """This store can't hold units for later; nothing was done."""
 
 
 class KeyReused(SaleError):
     """The idempotency key belongs to a request that says something else."""
+
+
+class AmountRequired(SaleError):
+    """A provider reports a payment for what has a price, and names no amount; nothing was done."""
 
 
 class BuyerRequired(SaleError):

@@ -2,13 +2,15 @@
 
 A cursor is how far somebody has come in each item's journal, so a page may be asked for again at any time. An item that
 it doesn't name begins at its first event: one that is new, or came back after it was removed. Of a new sale, all events
-come; those of the one before that were not read are gone with its orders.
+come; those of the one before that were not read are gone with its orders. A store that comes back older than it was is
+noticed, also when it has been written to since: the entry that a cursor names must be there.
 """
 
 import asyncio
 import base64
 import json
 import random
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +20,14 @@ from app.errors import CursorAhead, StockCorrupt, StockError, UnknownItem
 from app.outbox.message import Message
 from app.outbox.pace import Pace
 from app.outbox.references import References
-from app.outbox.state import rank
+from app.outbox.state import before, rank
 from app.stock import Level, Outbox, StockStore
 
 ITEMS_MAX: Final = 100  # of a cursor: however long their names are, it fits into the head of a request
 _CURSOR_BYTES_MAX: Final = 100_000  # of JSON
 _SKUS_AT_ONCE: Final = 100
 _PAGE: Final = 100
+_SALE: Final = re.compile("[0-9]{0,20}")
 
 
 class Place(NamedTuple):
@@ -51,12 +54,17 @@ class Ends(NamedTuple):
     unread: Sequence[str]
 
     def ahead(self, places: Mapping[str, Place]) -> list[str]:
-        """The items that lack the entry of a place in this sale."""
+        """The items whose journal ends before a place, or whose sale is one before that of the place."""
         return [
             sku
-            for sku, sale in self.sales.items()
-            if sku in places and places[sku].sale == sale and rank(places[sku].entry) > rank(self.last[sku] or "")
+            for sku, place in places.items()
+            if sku in self.sales
+            and (_number(place.sale), rank(place.entry)) > (_number(self.sales[sku]), rank(self.last[sku] or ""))
         ]
+
+
+class _Missed(Exception):
+    """The entry that a cursor names is not in the journal."""
 
 
 class Pull:
@@ -82,22 +90,26 @@ class Pull:
         if ends.ahead(places):  # or an older look, or another sale has begun while we looked
             ends = await self._look(skus)
             if ahead := ends.ahead(places):
-                raise CursorAhead(f"the store lacks events of {', '.join(ahead)} that are before the cursor")
-        sales, last, unread = ends.sales, ends.last, [*ends.unread]
+                raise _ahead(ahead, places)
+        sales, last, unread, given = ends.sales, ends.last, [*ends.unread], places
         places = {sku: place for sku, place in places.items() if sales.get(sku) == place.sale or sku in unread}
         behind = [sku for sku in sales if last[sku] not in (None, places[sku].entry if sku in places else None)]
         if len(behind) > limit:  # each of them has its turn
             first = random.randrange(len(behind))  # noqa: S311 - no secret
             behind = behind[first:] + behind[:first]
         found: dict[str, list[Message]] = {sku: [] for sku in behind}
-        left = limit
+        left, missed = limit, list[str]()
         while behind and left:
             share = max(1, min(_PAGE, left // len(behind)))
             for sku in behind[:left]:
                 try:
-                    page = await self._page(sku, places.get(sku), share)
+                    page = await self._page(sku, places.get(sku), share, read=bool(found[sku]))
                 except StockCorrupt:
                     unread.append(sku)
+                    behind.remove(sku)
+                    continue
+                except _Missed:
+                    missed.append(sku)
                     behind.remove(sku)
                     continue
                 found[sku] += page
@@ -110,6 +122,8 @@ class Pull:
         await self._pace.rest()
         again = (await self._look(list(found))).sales if found else {}
         changed = {sku for sku in found if again.get(sku) != sales[sku]}  # these may be of another sale
+        if ahead := [sku for sku in missed if sku not in changed]:
+            raise _ahead(ahead, given)
         messages = [one for sku, some in found.items() if sku not in changed for one in some]
         kept = {sku: place for sku, place in places.items() if sku not in changed and (sku in skus or sku in unread)}
         more = bool(changed) or any(sku not in kept or kept[sku].entry != last[sku] for sku in behind)
@@ -142,9 +156,29 @@ class Pull:
                 unread += [] if isinstance(error, UnknownItem) else [sku]  # it was removed a moment ago
         return Ends(sales, last, unread)
 
-    async def _page(self, sku: str, place: Place | None, limit: int) -> list[Message]:
-        events = await self._store.journal(sku, after=place.entry if place else None, limit=limit)
+    async def _page(self, sku: str, place: Place | None, limit: int, *, read: bool) -> list[Message]:
+        """The events behind a place, which was `read` just now, or else must be there: it raises `_Missed`."""
+        if place is None or read:
+            events = await self._store.journal(sku, after=place.entry if place else None, limit=limit)
+        else:
+            events = await self._store.journal(sku, after=before(place.entry) or None, limit=limit + 1)
+            if not events or events.pop(0).entry != place.entry:
+                raise _Missed
         return [Message.of(event, await self._references.of(event)) for event in events]
+
+
+def _ahead(skus: Sequence[str], places: Mapping[str, Place]) -> CursorAhead:
+    others = {sku: place for sku, place in places.items() if sku not in skus}
+    said = (
+        f"the store has come back older than it was, and lacks events of {', '.join(skus)} that are before the cursor: "
+    )
+    said += "compare these orders with your own, and go on with `next`, from the first event of these items"
+    return CursorAhead(said, _text(others))
+
+
+def _number(sale: str) -> int:
+    """The number of a sale, which is greater for a later one."""
+    return int(sale) if sale.isdecimal() else 0
 
 
 def _text(places: Mapping[str, Place]) -> str:
@@ -165,7 +199,7 @@ def _parsed(text: str) -> dict[str, Place]:
         if (
             not unpacking.eof
             or unpacking.unused_data
-            or not all(isinstance(place.sale, str) for place in found.values())
+            or not all(_SALE.fullmatch(place.sale) for place in found.values())
         ):
             raise ValueError
     except (ValueError, TypeError, AttributeError, zlib.error, RecursionError):

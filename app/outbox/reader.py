@@ -129,6 +129,9 @@ class Reader:
                 feed = self.feeds.get(sku)
                 if feed is not None and isinstance(level, Level):
                     feed.last = level.last_entry or feed.read_to
+                    behind = rank(level.last_entry or "") < rank(feed.state.cursor)
+                    if behind and level.sale == feed.outbox.sale:  # nothing is sent until it is longer again
+                        self._odd[sku] = "the store has come back older than it was: it lacks events that were sent"
                 elif isinstance(level, StockCorrupt):
                     self._odd[sku] = str(level)
             if len(skus) > _SKUS_AT_ONCE:

@@ -11,6 +11,7 @@ from app.stock import DEFAULT_RECEIVER, StockStore
 
 # In canonical form, and within what a store can compare.
 _ENTRY: Final = re.compile(r"(0|[1-9][0-9]{0,18})(-(0|[1-9][0-9]{0,18}))?")
+_LAST_OF_MS: Final = 2**64 - 1  # of a stream's entries
 _DEAD_MAX: Final = 1000  # of an item; those before them can be sent again by `replay --since`
 
 
@@ -119,6 +120,7 @@ class State:
         if not text:
             return cls()
         found: dict[str, Any] = json.loads(text)
+        rank(found["cursor"])
         parked = [Parked(**{**one, "places": [Place(*place) for place in one["places"]]}) for one in found["parked"]]
         dead = [Dead(*one) for one in found["dead"]]
         kinds = frozenset(found["kinds"]) if "kinds" in found else None
@@ -130,6 +132,14 @@ def rank(entry: str) -> tuple[int, ...]:
     if entry and not _ENTRY.fullmatch(entry):
         raise ValueError(f"not an entry: {entry!r}")
     return tuple(int(part) for part in entry.split("-")) if entry else (0,)
+
+
+def before(entry: str) -> str:
+    """Return a place behind which an entry is the first that there can be ("": the beginning)."""
+    *ms, last = rank(entry)
+    if last:
+        return "-".join(map(str, (*ms, last - 1)))
+    return f"{ms[0] - 1}-{_LAST_OF_MS}" if ms and ms[0] else ""
 
 
 class Wish(NamedTuple):

@@ -7,6 +7,9 @@ from typing import Final
 from app.orders import (
     Answer,
     Ask,
+    Cancel,
+    CancelOutcome,
+    Command,
     Confirm,
     Expire,
     Hold,
@@ -29,6 +32,7 @@ from app.stock import Batch, Begun, Refused, Sold
 
 _ABOUT_NOBODY: Final = Ask()
 _NEW: Final = (Purchase, Hold)
+_NOT_FOUND: Final = "not_found"  # among the outcomes of each command about an order
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +83,21 @@ class Part:
         ids = iter(orders[begun:]), iter(orders[:begun])
         told: list[Answer | Exception] = []
         for entry, decision in zip(self.entries, self.decisions, strict=True):
-            told.append(_answer(entry, decision, *ids, told))
+            answer = _answer(entry, decision, *ids, told)
+            if isinstance(answer, Answer) and self._was_done_before(entry.command, answer):
+                answer = answer._replace(replayed=True)
+            told.append(answer)
             yield entry, told[-1]
+
+    def _was_done_before(self, command: Command, answer: Answer) -> bool:
+        """Return whether an earlier batch has cancelled this part: the order knows it, when its key is forgotten."""
+        if not isinstance(command, Cancel) or command.message is None:
+            return False
+        names = (
+            one.name for change in self.write.changes for one in {*change.after.notices} - {*change.before.notices}
+        )
+        now = command.message in names
+        return answer.outcome is CancelOutcome.PARTLY_CANCELLED and not now
 
 
 def _answer(  # noqa: PLR0911 - a case each
@@ -172,6 +189,8 @@ def decide_part(
         if (key := key_of(command)) is None or decision.outcome is None or decision.begins is not None:
             continue
         if isinstance(command, _NEW) and decision.outcome not in lasting and decision.record is None:
+            continue
+        if decision.outcome == _NOT_FOUND:  # else strangers would have other keys forgotten, by orders that they invent
             continue
         quantity, buyer = fingerprint(command)
         order = decision.record.id_of(item.sku) if decision.record else None

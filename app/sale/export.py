@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from app.orders import Order
-from app.orders.view import COLUMNS, row
+from app.orders.view import AMOUNTS, COLUMNS, cells, row
 
 Format = Literal["csv", "jsonl"]
 # Behind the beginning of a cell, or what begins another one where the separator is not a comma: what is skipped, and
@@ -29,7 +29,8 @@ def head(as_: Format) -> str:
 def lines(orders: Iterable[Order], as_: Format) -> str:
     """The lines of some orders."""
     if as_ == "csv":
-        return _csv([map(_cell, row(order).values()) for order in orders])
+        rows = (one for order in orders for one in cells(order))
+        return _csv([[one if name in AMOUNTS else _cell(one) for name, one in row.items()] for row in rows])
     return "".join(json.dumps(row(order), ensure_ascii=False) + "\n" for order in orders)
 
 

@@ -36,11 +36,17 @@ def changed(sku: str, stock: object) -> str:
     return f"the stock of {sku!r} was changed to {stock} between our read and our write"
 
 
-def newer(sku: str, layout: object) -> str:
-    """Say that a newer release has begun the item's sale."""
+def other_layout(sku: str, layout: int) -> str:
+    """Say that the item's sale was begun in a layout that is not known here; 0 if none was noted."""
+    known = f"(layout {layout}, and {LAYOUT} is known here)"
+    if layout > LAYOUT:
+        return (
+            f"the sale of {sku!r} was begun by a newer release, whose data this one can't read {known}: sell it with "
+            "that release"
+        )
     return (
-        f"the sale of {sku!r} was begun by a newer release, whose data this one can't read (layout {layout}, and "
-        f"{LAYOUT} is known here): sell it with that release"
+        f"the sale of {sku!r} was begun by an earlier, unreleased state of this project {known}: export its orders "
+        f"with that state, then begin a new sale: seckill stock set N --new-sale --sku {sku}"
     )
 
 

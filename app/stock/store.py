@@ -24,16 +24,19 @@ from app.orders import (
     Order,
     OrderChange,
     Record,
+    RefundState,
     Settled,
     Snapshot,
+    Sums,
     Terms,
     TermsChange,
     new_secrets,
 )
 
 # Of all that is kept of an item, noted when its sale begins. A release whose data the one before could not read, or
-# would spoil, has a higher one: the one before then refuses the item. So begin no sale until all are upgraded.
-LAYOUT: Final = 2
+# would spoil, has a higher one: the one before then refuses the item. So begin no sale until all are upgraded. Smaller
+# ones were never released: they are refused, too, and only a new sale can take their place.
+LAYOUT: Final = 3
 DEFAULT_RECEIVER: Final = "default"  # of events, whose URL names none
 
 
@@ -184,7 +187,7 @@ class Change:
         before, after = _said(self.before), _said(self.after)
         order = f"{self.after['order']}: " if "order" in self.after else ""
         return order + ", ".join(
-            f"{name} {before.get(name, _missing(name))} -> {after.get(name, _missing(name))}"
+            f"{_NAMES.get(name, name)} {before.get(name, _missing(name))} -> {after.get(name, _missing(name))}"
             for name in sorted({*before, *after})
             if before.get(name) != after.get(name)
         )
@@ -198,7 +201,11 @@ def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of an item for people: times as times, and its price with its currency."""
     terms = {name: value for name, value in facts.items() if name in TERMS and TERMS[name].may_be_kept(value)}
     amounts = {name: money.written(facts[name], terms.get("currency")) for name in _AMOUNTS if name in facts}
-    return {name: value for name, value in facts.items() if name not in TERMS} | amounts | Terms(**terms).written
+    for currency, sums in facts.get(_OTHERS, {}).items():
+        for name, amount in sums.items():
+            amounts[f"{_NAMES.get(name, name)} in {currency}"] = money.written(amount, currency or None)
+    others = {name: value for name, value in facts.items() if name not in TERMS and name != _OTHERS}
+    return others | amounts | Terms(**terms).written
 
 
 class Note(NamedTuple):
@@ -214,24 +221,32 @@ _WORDS: Final = {
     EventKind.CANCELLED: "cancel",
     EventKind.REFUND_DUE: "refund",
     EventKind.REFUNDED: "refund",
-    EventKind.REFUND_REQUESTED: "retry",
 }
-_AMOUNTS: Final = ("given_back", "owed")
+_AMOUNTS: Final = ("paid", "given_back", "owed")
+_OTHERS: Final = "other_currencies"
+_NAMES: Final = {"given_back": "given back", "failed": "failed refunds"}
 
 
 def note_of(sku: str, change: OrderChange) -> Note | None:
     """The line for a change of an order, if it is an operator's."""
     by, what = change.own_facts.get("by"), _WORDS.get(change.kind)
-    if not by or what is None:
+    if not by or what is None or " " in by:  # the cashier, and the provider
         return None
     return Note(by, what, _standing_of(sku, change.before), _standing_of(sku, change.after))
 
 
 def _standing_of(sku: str, record: Record) -> dict[str, Any]:
-    amounts = dict(zip(_AMOUNTS, (record.amount_refunded, record.amount_due), strict=True))
-    own = {"failed": len(record.failed), **amounts} | ({"currency": record.currency} if record.currency else {})
+    own: dict[str, Any] = _amounts(record.own_sums)
+    others = {one.currency or "": _amounts(one) for key, one in record.sums.items() if key != record.currency}
+    own[_OTHERS] = {currency: amounts for currency, amounts in others.items() if amounts}
+    own["failed"] = sum(one.state is RefundState.FAILED for _, one in record.refunds)
+    own |= {"currency": record.currency} if record.currency else {}
     about = {"order": record.id_of(sku).name, "state": str(record.state), "units": record.quantity}
     return about | {name: value for name, value in own.items() if value}
+
+
+def _amounts(sums: Sums) -> dict[str, int]:
+    return {name: amount for name in _AMOUNTS if (amount := getattr(sums, name))}
 
 
 def facts(level: Level) -> dict[str, Any]:
@@ -320,7 +335,10 @@ class StockStore(ABC):
 
     @abstractmethod
     async def accept_loss(self, sku: str, *, by: str = "") -> None:
-        """Expect no order any more that the store has lost: an operator's word that these are gone for good."""
+        """Expect no order any more that the store has lost: an operator's word that these are gone for good.
+
+        It is the same sale as before, also for those who follow its journal.
+        """
 
     # -- the operator ------------------------------------------------------------------------------------------------
 

@@ -174,7 +174,9 @@ def read(call: Call) -> Asked:
                 raise invalid_field(
                     "units", "some of the units need an Idempotency-Key: twice is another time", where="body"
                 )
-            command = Cancel(*order, key=key, units=said.units)
+            # The order keeps it for good: what is remembered of keys alone is dropped in time.
+            name = purchase.name_of_part("cancel", key) if said.units is not None and key is not None else None
+            command = Cancel(*order, key=key, units=said.units, message=name)
         case _:
             command = Extend(*order, key)
     return Asked(command, _form(state, order.sku))

@@ -4,6 +4,7 @@ It goes past the framework, whose routing, validation and middleware cost more t
 (docs/performance.md). For OpenAPI it is a route of FastAPI's as well: `purchase_route`.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,7 @@ _ORIGIN: Final = frozenset({b"host", b"origin", b"sec-fetch-site"})
 _HEARD: Final = _PURPOSE | _BODY | _ORIGIN | {b"accept", b"idempotency-key"}
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\["\\])+"')
 _KEY: Final = re.compile(rb"[\x21-\x7e]{1,100}")
+_NAME_DIGITS: Final = 16  # of a part, and they are an order's own
 
 
 class PurchaseView(BaseModel):
@@ -121,6 +123,11 @@ def read_key(value: bytes) -> str:
     if _KEY.fullmatch(said) is None:
         raise invalid_field("Idempotency-Key", "1 to 100 visible ASCII characters", where="header")
     return said.decode()
+
+
+def name_of_part(what: str, key: str) -> str:
+    """The name by which an order remembers for good that a part of it was done, by its idempotency key."""
+    return hashlib.sha256(f"{what} {key}".encode()).hexdigest()[:_NAME_DIGITS]
 
 
 def refuse_foreign(headers: Mapping[bytes, bytes]) -> None:

@@ -79,11 +79,7 @@ async def find_standing(
         except StockCorrupt as error:
             found[sku] = error
         else:
-            layout = items[sku].layout
-            standing[sku] |= {
-                str(entry): Record.sold(str(entry), *own, layout=layout, at_ms=entry // 1000)
-                for entry, *own in sales[sku]
-            }
+            standing[sku] |= {str(entry): Record.sold(str(entry), *own) for entry, *own in sales[sku]}
     # A late payment counts for its buyer's limit, and only the order says whose it is.
     theirs = {
         sku: Ask(

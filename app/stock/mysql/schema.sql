@@ -1,6 +1,5 @@
 -- The stock's tables in MySQL or MariaDB. Names are VARBINARY: in every collation that both servers have, names that differ in
--- trailing blanks are equal. Checks are the last line of defence: the statements that write don't rely on them. Tables of an
--- earlier release get the columns that they lack, and no checks.
+-- trailing blanks are equal. Checks are the last line of defence: the statements that write don't rely on them.
 
 -- The items. With defaults, so that an operator can put one on sale by hand. Stock, held and lucky can't fall below 0, as
 -- they are unsigned. `last_entry`: number of the last entry of the journal; `layout`: see app/stock/store.py.
@@ -23,7 +22,7 @@ CREATE TABLE seckill_items (
   terms VARBINARY(2000) NOT NULL DEFAULT '',
   changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
   held BIGINT UNSIGNED NOT NULL DEFAULT 0,
-  layout BIGINT UNSIGNED NOT NULL DEFAULT 2
+  layout BIGINT UNSIGNED NOT NULL DEFAULT 3
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4;
 
 -- The orders that were sold at once: entries of the journal. An item's orders, buyers and keys are those of its current

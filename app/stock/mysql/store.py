@@ -32,7 +32,7 @@ from app.stock.mysql import holds, tables
 from app.stock.mysql.erase import erase
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
-from app.stock.refusals import behind, changed, foreign, newer, not_as_expected, superseded
+from app.stock.refusals import behind, changed, foreign, not_as_expected, other_layout, superseded
 from app.stock.store import (
     DEFAULT_RECEIVER,
     LAYOUT,
@@ -63,9 +63,8 @@ class TransactionalStockStore(StockStore):
 
     `url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS; `timeout_s`: deadline of a call, the wait for
     a connection included; `connections`: to the server at most; `refusal_ttl_s`: how long a
-    refusal is remembered for its idempotency key (an order's key is remembered for good). Tables, and columns of tables
-    that an earlier release made, are added at the first call, where they are missing; what is missing later has been
-    lost, and is an error.
+    refusal is remembered for its idempotency key (an order's key is remembered for good). Tables are made at the first
+    call, where they are missing; one that is missing later has been lost, and is an error.
     """
 
     holds = True
@@ -85,15 +84,14 @@ class TransactionalStockStore(StockStore):
                 timeout_s=timeout_s,
                 unavailable=StockUnavailable,
                 schema=tables.SCHEMA,
-                columns=tables.COLUMNS,
                 made_once=True,
             )
         except fencelock.ConfigurationError as error:
             raise ConfigurationError(str(error)) from None
         wait_s = max(1, int(timeout_s / 2))
         self._sessions = self._client.sessions(
-            # In whole seconds. These time-outs leave the connection usable. `lock_wait_timeout` is for tables: while we
-            # wait to add a column, nobody else can begin to use the table.
+            # In whole seconds. These time-outs leave the connection usable. `lock_wait_timeout` is for tables, which
+            # somebody may be altering.
             f"SET SESSION innodb_lock_wait_timeout = {wait_s}, lock_wait_timeout = {wait_s}, time_zone = '+00:00'",
             # A client that is paused in a transaction, or cut off, has given up by then, and must not block the others.
             silent_s=timeout_s + 1,
@@ -114,9 +112,12 @@ class TransactionalStockStore(StockStore):
     def _refusal(self, item: ItemRow, fence: Fence, batch_id: str | None) -> FenceRefused | None:
         """The error that forbids writing `batch_id` under this fence, or None. No batch: the stock is being set."""
 
-    def _refused(self, item: ItemRow, fence: Fence, batch_id: str | None) -> StockError | None:
-        if item.layout > LAYOUT:
-            return StockCorrupt(newer(item.sku, item.layout))
+    def _refused(
+        self, item: ItemRow, fence: Fence, batch_id: str | None, *, new_sale: bool = False
+    ) -> StockError | None:
+        # A new sale takes the place of an earlier layout, and reads nothing of it.
+        if item.layout > LAYOUT or (item.layout < LAYOUT and not new_sale):
+            return StockCorrupt(other_layout(item.sku, item.layout))
         return self._refusal(item, fence, batch_id)
 
     @abstractmethod
@@ -186,7 +187,6 @@ class TransactionalStockStore(StockStore):
             last_entry=_entry(item),
             version=self._version(item),
             terms=terms,
-            layout=item.layout,
             **standing,
         )
 
@@ -259,7 +259,7 @@ class TransactionalStockStore(StockStore):
             await self._register(call, [sku], fence, None)
             items = await tables.find_items(call, [sku])
             item = items[sku]
-            refusal = self._refused(item, fence, None)
+            refusal = self._refused(item, fence, None, new_sale=new_sale)
             if refusal is not None:
                 raise refusal
             unlike = how.get("if_initial") not in (None, item.initial)
@@ -290,8 +290,6 @@ class TransactionalStockStore(StockStore):
             await tables.note(call, sku, how.get("by", ""), what_is_changed(stock, how), was, facts(after))
             return done
 
-        if how.get("terms", {}).get("paused"):
-            await self._run(self._readers, tables.widen_terms)
         item = await self._run(self._sale, write)
         self._sweeper.sweep([item])
         return Level(sku, item.stock, item.lucky, item.initial, terms=_terms(item), held=item.held)

@@ -16,19 +16,12 @@ from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Batch, Change, Fence, Outb
 from app.stock.watermark import tag_of
 from fencelock.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
-TERMS_BYTES: Final = 2000
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,18}")
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
 SCHEMA: Final = tuple(
     " ".join(line for line in statement.splitlines() if not line.startswith("--")).strip()
     for statement in Path(__file__).with_name("schema.sql").read_text(encoding="utf-8").split(";\n")
     if "CREATE" in statement
-)
-# Columns that the tables of an earlier release lack.
-COLUMNS: Final = (
-    ("seckill_items", "held", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
-    ("seckill_items", "layout", "BIGINT UNSIGNED NOT NULL DEFAULT 1"),
-    ("seckill_outbox", "number", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
 )
 # In the order in which they are swept: a name is looked up in seckill_buyers, and records that have it by its entries.
 _ROWS_OF_SALES: Final = (
@@ -46,8 +39,8 @@ _WRITTEN: Final = "version = version + 1, changed_at = GREATEST(CURRENT_TIMESTAM
 _BEYOND: Final = f"{_WRITTEN} + INTERVAL 1 SECOND"
 _THIS_SALE: Final = "sale = (SELECT sale FROM seckill_items WHERE sku = %s)"
 _AT_ONCE: Final = 1000  # rows that a statement deletes at most
-# A row outlives its item, so that a later sale continues its numbers. An earlier release sees no units; to set some, by
-# whatever means, brings the item back.
+# A row outlives its item, so that a later sale continues its numbers. To set some units, by whatever means, brings the
+# item back.
 _REMOVED: Final = "initial IS NULL AND generation > 0 AND GREATEST(stock, held, lucky) = 0"
 
 
@@ -383,14 +376,6 @@ async def prepare(call: Call, sku: str, fence: Fence, batch_id: str | None) -> N
 async def move_on(call: Call, sku: str) -> None:
     """Invalidate every batch that was decided on the current version. Blocks on a concurrent writer."""
     await call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
-
-
-async def widen_terms(call: Call) -> None:
-    """Widen the column of an earlier release, so that the text of a pause fits."""
-    column = "TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'seckill_items' AND COLUMN_NAME = 'terms'"
-    narrow = f"{column} AND CHARACTER_MAXIMUM_LENGTH < {TERMS_BYTES}"
-    if await rows_of(call, f"SELECT 1 FROM information_schema.COLUMNS WHERE {narrow}"):
-        await call.run(f"ALTER TABLE seckill_items MODIFY terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT ''")
 
 
 async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any], became: Mapping[str, Any]) -> None:

@@ -79,20 +79,16 @@ local function append(key, at, fence, quantity, buyer, name, secret, ...)
   return id
 end
 
--- A record is kept behind the entries of its order's later events, a line each, so that those are found again. Layout 1
--- has none, and begins with "{".
-local function keep(key, fence, number, entry, record)
-  local before = ""
-  if tonumber(fence.layout or 1) > 1 then
-    before = string.match(redis.call("HGET", key.records, number) or "", "^[^{]*") .. entry .. "\n"
-  end
-  redis.call("HSET", key.records, number, before .. record)
+-- A record is kept behind the entries of its order's later events, a line each, so that those are found again.
+local function keep(key, number, entry, record)
+  local before = string.match(redis.call("HGET", key.records, number) or "", "^[^{]*")
+  redis.call("HSET", key.records, number, before .. entry .. "\n" .. record)
 end
 
 local function write_change(key, at, fence, one)
   local entry = append(key, at, fence, one.quantity, one.buyer, "", one.secret, "kind", one.kind, "order", one.number,
     "n", one.event, "units", table.concat(one.units, " "), "facts", one.facts)
-  keep(key, fence, one.number, entry, one.record)
+  keep(key, one.number, entry, one.record)
   if one.due ~= "" then
     redis.call("ZADD", key.due, one.due, one.number)
   else
@@ -109,7 +105,7 @@ local function write_begun(key, at, fence, one, settled)
   local is_held, buyer, quantity = one.state == "held", one.buyer, one.quantity
   local number = append(key, at, fence, quantity, buyer, one.key, one.secret, "kind", one.state,
     "units", "-" .. quantity .. (is_held and " " .. quantity .. " 0" or " 0 " .. quantity), "facts", one.facts)
-  keep(key, fence, number, "", one.record)
+  redis.call("HSET", key.records, number, one.record)
   if is_held then redis.call("ZADD", key.due, one.due, number) end
   if buyer ~= "" then
     redis.call("HINCRBY", key.buyers, buyer, quantity)

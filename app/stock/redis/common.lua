@@ -19,16 +19,23 @@ end
 -- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of
 -- all, with its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens;
 -- the units at the start; the units sold as of the end of the last write, with its batch; the units held; and the
--- entries of the journal that begin no order; and the layout of all this, 1 if it is not said.
+-- entries of the journal that begin no order; and the layout of all this, noted with the generation. A loss that is accepted
+-- begins a generation, and no sale: `sale` is then the generation with which the sale began.
 local FENCE = {
   "source", "token", "prepared", "batch", "first", "last", "tag", "terms", "generation", "epoch", "initial", "sold", "held",
-  "changes", "layout",
+  "changes", "layout", "sale",
 }
 
 local function read_fence(name)
   local values, fence = redis.call("HMGET", name, unpack(FENCE)), {}
   for i, field in ipairs(FENCE) do fence[field] = values[i] end
   return fence
+end
+
+-- The name of an item's sale, "" before it has begun.
+local function sale_of(name)
+  local sale, generation = unpack(redis.call("HMGET", name, "sale", "generation"))
+  return sale or generation or ""
 end
 
 -- Whether a call's answer is a whole number of 0 or more that Lua can count with; an error is none.
@@ -44,6 +51,7 @@ end
 local function odd(fence)
   return not fence.source ~= not fence.token
     or not (whole_if_any(fence.token) and whole_if_any(fence.generation) and whole_if_any(fence.epoch))
+    or not whole_if_any(fence.sale)
     or not (whole_if_any(fence.held) and whole_if_any(fence.changes) and whole_if_any(fence.layout))
 end
 
@@ -109,12 +117,13 @@ local function first_of(page)
   return page[1][1], ""
 end
 
--- The reason why a grant may not pass a fence: a newer release has begun the sale, its token has another source, or a
--- higher one was seen; else nothing.
-local LAYOUT = 2 -- as in app/stock/store.py
+-- The reason why a grant may not pass a fence: the sale was begun in another layout than ours, its token has another
+-- source, or a higher one was seen; else nothing. A new sale takes the place of an earlier layout, and reads nothing of it.
+local LAYOUT = 3 -- as in app/stock/store.py
 
-local function refuse(fence)
-  if tonumber(fence.layout or 1) > LAYOUT then return {"newer", fence.layout} end
+local function refuse(fence, new_sale)
+  local layout = tonumber(fence.layout or (fence.generation and 0) or LAYOUT) -- nothing has begun without a generation
+  if layout > LAYOUT or (layout < LAYOUT and not new_sale) then return {"layout", string.format("%.0f", layout)} end
   if fence.source and fence.source ~= request.source then return {"foreign", fence.source, fence.token} end
   if fence.token and tonumber(fence.token) > tonumber(request.token) then return {"stale", fence.token} end
 end

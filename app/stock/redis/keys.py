@@ -34,8 +34,8 @@ from app.orders import (
     Units,
     to_json,
 )
-from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
-from app.stock.store import DEFAULT_RECEIVER, LAYOUT, Begun, Change, Fence, Level, Note, Sold, refuse_odd_name
+from app.stock.refusals import behind, changed, foreign, half, not_as_expected, other_layout, superseded
+from app.stock.store import DEFAULT_RECEIVER, Begun, Change, Fence, Level, Note, Sold, refuse_odd_name
 
 # Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
 Position = tuple[str, str, str]
@@ -166,16 +166,15 @@ def snapshot_of(
     last_entry: str | None = None,
     terms: str = "",
     standing: Sequence[Any] | None = None,
-    layout: int = LAYOUT,
 ) -> Snapshot:
     """Make a snapshot; `bought` and `settled` have a text or None for each buyer and each key of `ask`.
 
     `standing`: what is read about holds: see prepare.lua.
     """
     own = terms_of(sku, terms)
-    about: dict[str, Any] = {} if standing is None else _standing_of(sku, ask, layout, *standing)
+    about: dict[str, Any] = {} if standing is None else _standing_of(sku, ask, *standing)
     if not (ask.buyers or ask.keys):
-        return Snapshot(stock, lucky, last_entry=last_entry, terms=own, layout=layout, **about)
+        return Snapshot(stock, lucky, last_entry=last_entry, terms=own, **about)
     had = {
         buyer: whole(sku, keys_of(sku).buyers, units) for buyer, units in zip(ask.buyers, bought, strict=False) if units
     }
@@ -186,7 +185,6 @@ def snapshot_of(
         settled={key: unpack(sku, text) for key, text in zip(ask.keys, settled, strict=False) if text},
         last_entry=last_entry,
         terms=own,
-        layout=layout,
         **about,
     )
 
@@ -194,7 +192,6 @@ def snapshot_of(
 def _standing_of(
     sku: str,
     ask: Ask,
-    layout: int,
     now_ms: str,
     held: str,
     found: Sequence[Any],
@@ -205,9 +202,7 @@ def _standing_of(
     had: Sequence[str],
 ) -> dict[str, Any]:
     """The fields of a snapshot that are about orders which are not just sold."""
-    records = {
-        number: record_of(sku, number, text, layout) for number, text in zip(found[::2], found[1::2], strict=True)
-    }
+    records = {number: record_of(sku, number, text) for number, text in zip(found[::2], found[1::2], strict=True)}
     return {
         "now_ms": int(now_ms),
         "held": whole(sku, f"{Keys(sku).fence} held", held),
@@ -222,14 +217,14 @@ def _standing_of(
     }
 
 
-def record_of(sku: str, number: str, text: str | Sequence[str], layout: int = LAYOUT) -> Record:
+def record_of(sku: str, number: str, text: str | Sequence[str]) -> Record:
     """Parse how an order stands: its record, or the fields of the entry by which it was sold. Raises `StockCorrupt`."""
     try:
         if isinstance(text, str):
             return Record.from_text(number, text[text.index("{") :])
         fields = dict(zip(text[::2], text[1::2], strict=True))
         own = fields["secret"], int(fields["quantity"]), fields["buyer"] or None
-        return Record.sold(number, *own, layout=layout, at_ms=int(number.partition("-")[0]))
+        return Record.sold(number, *own)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StockCorrupt(f"the key {Keys(sku).records!r} of item {sku!r} holds something that is not ours") from None
 
@@ -395,8 +390,8 @@ def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockErr
             error = StockBehind(behind(sku, details[0]))
         case "stale" if fence is not None:
             error = FenceRefused(superseded(sku, details[0], fence))
-        case "newer":
-            error = StockCorrupt(newer(sku, details[0]))
+        case "layout":
+            error = StockCorrupt(other_layout(sku, int(details[0])))
         case "changed":
             error = StockChanged(changed(sku, details[0]))
         case "half":

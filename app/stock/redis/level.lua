@@ -2,7 +2,7 @@
 --
 -- KEYS: of each item
 -- Returns for each item {"ok", stock, lucky, units at the start, last entry, own terms, units held, in how many ms the first of
--- them go back, the clock in ms, generation}, or {reason, ...}.
+-- them go back, the clock in ms, sale}, or {reason, ...}.
 
 local function level(key)
   local due, now = redis.call("ZRANGE", key.due, 0, 0, "WITHSCORES")[2], now_ms()
@@ -17,7 +17,7 @@ local function level(key)
     redis.call("HGET", key.fence, "held") or "0",
     due and string.format("%.0f", due - now) or false,
     string.format("%.0f", now),
-    redis.call("HGET", key.fence, "generation") or "",
+    sale_of(key.fence),
   }
 end
 

@@ -31,7 +31,6 @@ from app.stock.redis.keys import (
     nonsense,
     order_of,
     pack_note,
-    record_of,
     refusal_of,
     suffix_of,
     token_of,
@@ -304,18 +303,11 @@ class RedisOperations(StockStore):
             return []
         keys = self._keys(sku)
         async with self._readers.commands() as redis:
-            record = await redis.hget(keys.records, number)
-            later = entries_of(record)
+            later = entries_of(await redis.hget(keys.records, number))
             async with redis.pipeline(transaction=False) as pipe:
                 for entry in (number, *later):
                     pipe.xrange(keys.orders, min=entry, max=entry)
-                found = [event_of(sku, *entry) for page in await pipe.execute() for entry in page]
-        after = number if found and record and record.startswith("{") else None
-        while after and record and len(found) < record_of(sku, number, record).events:  # layout 1 has no entries there
-            page = await self._entries(sku, after, None, _PAGE)
-            found += [event_of(sku, *entry) for entry in page if entry[1].get("order") == number]
-            after = page[-1][0] if len(page) == _PAGE else None
-        return found
+                return [event_of(sku, *entry) for page in await pipe.execute() for entry in page]
 
     @override
     async def orders(
@@ -382,16 +374,16 @@ class RedisOperations(StockStore):
         fields = [f"{name}{suffix_of(receiver)}" for name in ("text", "wish", "number")]
         async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
             for sku in skus:
-                pipe.hget(self._keys(sku).fence, "generation")
+                pipe.hmget(self._keys(sku).fence, "sale", "generation")  # as `sale_of` has it
                 pipe.hmget(self._keys(sku).outbox, fields)
             answers = await pipe.execute(raise_on_error=False)
         found: dict[str, Outbox | StockError] = {}
-        for sku, sale, noted in zip(skus, answers[::2], answers[1::2], strict=True):
-            if isinstance(sale, Exception) or isinstance(noted, Exception):
+        for sku, began, noted in zip(skus, answers[::2], answers[1::2], strict=True):
+            if isinstance(began, Exception) or isinstance(noted, Exception):
                 found[sku] = StockCorrupt(f"the key {self._keys(sku).outbox!r} holds something that is not ours")
             else:
                 text, wish, number = (one or "" for one in noted)
-                found[sku] = Outbox(sale or "", text, wish, int(number) if number.isdecimal() else 0)
+                found[sku] = Outbox(began[0] or began[1] or "", text, wish, int(number) if number.isdecimal() else 0)
         return found
 
     @override

@@ -1,13 +1,13 @@
 -- Note how far the events of an item have left to a receiver, unless a later sender has been here, or another sale has begun.
 --
 -- KEYS: the item's fence, and its outbox
--- Request: source, token, sale (the generation that the sender has read), text, number (of the note), wish (that is
+-- Request: source, token, sale (that the sender has read), text, number (of the note), wish (that is
 -- granted), suffix (of the receiver's fields)
 -- Returns {"ok"}, or {reason, ...}.
 
 local suffix = request.suffix
-local generation = redis.call("HGET", KEYS[1], "generation") or ""
-if generation ~= request.sale then return {"changed", generation} end
+local sale = sale_of(KEYS[1])
+if sale ~= request.sale then return {"changed", sale} end
 local source, token, wish, number = unpack(redis.call("HMGET", KEYS[2],
   "source" .. suffix, "token" .. suffix, "wish" .. suffix, "number" .. suffix))
 local refusal = refuse({source = source, token = token})

@@ -5,7 +5,7 @@
 -- Request: source, token, batch, refusal_ttl_ms; items: expected, buyers, keys; if it is about holds, too: orders (their
 -- numbers), payments
 -- Returns for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation,
--- own terms, layout, about holds}, or {reason, ...}. About holds, if any were asked for or are there: {now, units held,
+-- own terms, about holds}, or {reason, ...}. About holds, if any were asked for or are there: {now, units held,
 -- {number and record of each order, or the entry by which it was sold}, the order of each buyer and of each payment, the
 -- numbers of those that are due, whether there are more, and what the buyers of these orders have bought}.
 
@@ -48,7 +48,6 @@ local function about_holds(key, item, fence, settled)
     local entry, packed = string.match(settled[i] or "", "^(%S*) (.*)$")
     local of = decoded(packed)
     local number = entry ~= "" and of.outcome == "held" and entry or of.number
-    number = number or string.match(of.order_id or "", "~(.-)~")  -- layout 1
     if number then numbers[number] = true end
   end
   local records = {}
@@ -107,13 +106,12 @@ local function prepare(key, item)
   if not generation then
     generation = next_generation(nil, {})
     redis.call("HSET", key.fence, "generation", generation, "layout", LAYOUT)
-    fence.layout = LAYOUT
   end
   if #item.keys > 0 then add_refusals(key, item.keys, generation, settled) end
   local last, tag = fence.last, fence.tag or ""
   if not last then last, tag = first_of(redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)) end
   local holds = about_holds(key, item, fence, settled)
-  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation, fence.terms or "", fence.layout or 1, holds}
+  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation, fence.terms or "", holds}
 end
 
 local answers = {}

@@ -10,7 +10,7 @@
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)
 if odd(fence) then return {"corrupt", key.fence} end
-local refusal = refuse(fence)
+local refusal = refuse(fence, request.new_sale)
 if refusal then return refusal end
 local may_not = forbidden(key)
 if may_not then return {"forbidden", may_not} end
@@ -75,7 +75,7 @@ if request.new_sale then
   local last = redis.pcall("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
   if last.err or last[1] then redis.call("UNLINK", key.orders) end
   if last[1] then redis.call("XADD", key.orders, "MAXLEN", 0, last[1][1], "sale", "over") end
-  redis.call("HDEL", key.fence, "batch", "first", "last", "tag", "held", "changes")
+  redis.call("HDEL", key.fence, "batch", "first", "last", "tag", "held", "changes", "sale")
   fence.batch = nil
 end
 if request.new_sale or not fence.generation then

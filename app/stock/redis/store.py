@@ -53,10 +53,9 @@ class RedisStockStore(RedisOperations):
             parts[sku] = ItemRequest(keys.all, own, positions)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
-            stock, lucky, bought, settled, last_entry, tag, generation, terms, layout, holds = answer
+            stock, lucky, bought, settled, last_entry, tag, generation, terms, holds = answer
             self._watermarks[sku].found(parts[sku].positions, (generation, last_entry, tag) if last_entry else None)
-            about = asks[sku], last_entry, terms, holds, int(layout)
-            return snapshot_of(sku, int(stock), int(lucky), bought, settled, *about)
+            return snapshot_of(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry, terms, holds)
 
         request = {
             "source": fence.source,

@@ -31,7 +31,6 @@ DEADLOCK: Final = 1213
 DUPLICATE: Final = 1062
 NO_TABLE: Final = 1146
 _TABLE_EXISTS: Final = 1050
-_COLUMN_EXISTS: Final = 1060
 _TRIES: Final = 5  # of work that the server chose as a deadlock's victim
 _SILENT_S: Final = 60.0
 _IDLE_MAX: Final = 16  # connections kept for later
@@ -144,8 +143,7 @@ class MySqlClient:
 
     `url`: see `Address`; without `ssl_ca` there is no TLS. `timeout_s`: deadline of a call. `unavailable`: the error
     raised when the server can't be reached or refuses us. `schema`: statements that create the tables when one is
-    missing; `made_once`: only before the first call, as a table that is missing later has been lost; `columns` (table,
-    name and definition of each): columns that tables of an earlier release lack, added at the same time.
+    missing; `made_once`: only before the first call, as a table that is missing later has been lost.
     """
 
     def __init__(
@@ -155,14 +153,12 @@ class MySqlClient:
         timeout_s: float,
         unavailable: type[Exception],
         schema: Sequence[str] = (),
-        columns: Sequence[tuple[str, str, str]] = (),
         made_once: bool = False,
     ) -> None:
         self.timeout_s = timeout_s
         self._address = self.check(url)
         self._unavailable = unavailable
         self._schema = schema
-        self._columns = columns
         self._made_once = made_once
         self._made = False
         self.live: set[Session] = set()
@@ -263,13 +259,6 @@ class MySqlClient:
         sql = f"SELECT COUNT(*) FROM information_schema.TABLES WHERE {where}"  # noqa: S608
         if (await session.run(sql, names, timeout_s=self.timeout_s)).rows[0][0] < len(names):
             await self._create_tables(session)
-        for table, name, definition in self._columns:
-            where = "TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s AND COLUMN_NAME = %s"
-            sql = f"SELECT 1 FROM information_schema.COLUMNS WHERE {where}"  # noqa: S608
-            if not (await session.run(sql, (table, name), timeout_s=self.timeout_s)).rows:
-                with suppress(Refused):  # somebody else added it at the same moment
-                    sql = f"ALTER TABLE {table} ADD COLUMN {name} {definition}"
-                    await session.run(sql, timeout_s=self.timeout_s, tell=(_COLUMN_EXISTS,))
         self._made = True
 
     async def _create_tables(self, session: Session) -> None:
