@@ -38,6 +38,7 @@ _AWAY_PAUSE_S: Final = 0.5
 _WATCH_EVERY_S: Final = 1.0
 _WATCHED_AT_ONCE: Final = 500  # items
 _LOOKED_AT_ONCE: Final = 100  # items
+_COMPARED_AT_ONCE: Final = 50  # orders of an item whose records are read
 _SAY_EVERY_S: Final = 10.0
 _VIOLATED_MAX: Final = 5000  # items that are named in a verdict
 _MISSING_MAX: Final = 5000  # items named in a verdict, which must fit into etcd; beyond that all count as missing
@@ -100,8 +101,10 @@ async def _audited(level: Level, store: StockStore) -> Audit:
 
 
 async def _compared(ledger: Ledger, level: Level, store: StockStore) -> Audit:
-    """Compare, and look up the hold that ends first if the store seems not to know of it."""
+    """Compare, and read what the numbers can't tell: the records of money that went back, a hold without its end."""
     found = ledger.compare(level)
+    for changed in ledger.payments.changed(_COMPARED_AT_ONCE):
+        found.violations += ledger.payments.check(changed, await store.order(level.sku, changed))
     if (number := ledger.overlooked(level)) is not None:
         found.violations += ledger.check_hold(level, number, await store.order(level.sku, number))
     return found

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final
 
 from app.audit.lives import Lives
-from app.audit.payments import ABOUT_PAYMENTS, Payments
+from app.audit.payments import Payments
 from app.orders import Event, Order, OrderId, OrderState
 from app.stock import Level
 
@@ -65,7 +65,7 @@ class Ledger:
             self.orders += 1
         try:
             self.lives.add(event)
-            if event.kind in ABOUT_PAYMENTS:
+            if "payment_ref" in event.facts:
                 self.payments.add(event)
         except (KeyError, ValueError, TypeError, OverflowError):
             self._violate(f"event {event.number} of order {event.order.name} says what we don't write")

@@ -39,9 +39,9 @@ class Lives:
         found = life.step(before, kind, event.quantity, event.facts)
         if found is None:
             self._violate(f"order {event.order.name}: {kind}, which can't come when it is {before or 'nothing yet'}")
-        elif event.units != found[1]:
+        elif event.units != found.units:
             self._violate(f"event {event.number} of order {event.order.name} moves other units than {kind} does")
-        after = found[0] if found else before
+        after = found.state if found else before
         self._standing[at] = min(event.number, _EVENTS_MAX) << _BITS | _AT[after]
         if after is OrderState.HELD:
             if kind in (EventKind.HELD, EventKind.EXTENDED):

@@ -17,10 +17,12 @@ from app.orders import (
     OrderState,
     Refund,
     RefundOutcome,
+    RefundState,
     RequestOutcome,
     RequestRefund,
 )
 from app.orders.commands import AnyOutcome
+from app.orders.refunds import meant
 from app.sale.find import EVERYTHING, Found, Wanted, find, named, pages, refuse_gaps
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
@@ -91,8 +93,11 @@ class OrderAdmin:
         """Since when an order stands as it does, in seconds since 1970."""
         if order.state in (OrderState.SOLD, OrderState.HELD):
             return order.sold_at
-        came = [event.at for event in await self.history(order) if event.kind == order.state.value]
-        return max(came, default=order.sold_at)
+        at, state = order.sold_at, ""
+        for event in await self.history(order):
+            before, state = state, str(event.facts.get("state", event.kind))
+            at = event.at if state != before else at
+        return at
 
     async def cancel(self, order: Order, *, by: str, units: int | None = None, message: str | None = None) -> Answer:
         """Give back what an order holds, or some units of it (see `Cancel`). Raises what `Shop.submit` raises."""
@@ -102,15 +107,21 @@ class OrderAdmin:
     async def refund(
         self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str, **about: Any
     ) -> Answer:
-        """Note that money was given back. `about`: see `Refund`. Raises what `Shop.submit` raises."""
+        """Note that money was given back. `about`: see `Refund`. Raises what `Shop.submit` raises, and `ValueError`."""
+        if (currency := about.pop("currency", None)) is not None:
+            payment = meant(order.record, payment_ref, about.get("name"))
+            its = payment.currency if payment is not None else order.record.currency
+            if currency != its:
+                raise ValueError(f"the payment is in {its or 'no currency'}")
         answer = await self._shop.submit(Refund(*order.id, restock, payment_ref, by, **about))
         return await self._told(answer, RefundOutcome.REFUNDED, RefundOutcome.PARTLY_REFUNDED)
 
     async def retry(self, order: Order, name: str | None = None, *, by: str) -> dict[str, RequestOutcome]:
         """Request refunds anew that didn't work: this one, or all. Raises what `Shop.submit` raises."""
         found: dict[str, RequestOutcome] = {}
-        for one in order.record.failed if name is None else (name,):
-            answer = await self._shop.submit(RequestRefund(*order.id, one, by))
+        failed = [one.name for _, one in order.record.refunds if one.state is RefundState.FAILED]
+        for one in failed if name is None else (name,):
+            answer = await self._shop.submit(RequestRefund(*order.id, one, by, again=True))
             await self._told(answer, RequestOutcome.REQUESTED)
             found[one] = RequestOutcome(answer.outcome)
         return found

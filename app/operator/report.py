@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.orders import Order, OrderState
-from app.payments.reconcile import Totals, add_to
+from app import money
+from app.orders import Order, OrderState, account
 
-_MONEY: Final = ("paid", "given_back", "owed")
+_MONEY: Final = ("paid", "given_back", "owed", "kept", "disputed")
 _COUNTS: Final = ("to_ship", "paid_orders", "unpaid_orders", "attention")
 COLUMNS: Final = (
     "item",
@@ -31,24 +31,21 @@ class Sums:
     orders: Counter[OrderState] = field(default_factory=Counter)
     units: Counter[OrderState] = field(default_factory=Counter)
     attention: int = 0
-    money: dict[str, Totals] = field(default_factory=dict)
+    money: dict[str, account.Sums] = field(default_factory=dict)
 
     def add(self, order: Order) -> None:
         """Add an order."""
         self.orders[order.state] += 1
         self.units[order.state] += order.quantity
         self.attention += order.record.needs_attention
-        add_to(self.money, order)
+        account.add_up(self.money, order.record.sums.values())
 
     def merge(self, other: "Sums") -> None:
         """Add the sums of others."""
         self.orders.update(other.orders)
         self.units.update(other.units)
         self.attention += other.attention
-        for currency, total in other.money.items():
-            own = self.money.setdefault(currency, Totals())
-            for name in _MONEY:
-                setattr(own, name, getattr(own, name) + getattr(total, name))
+        account.add_up(self.money, other.money.values())
 
     @property
     def to_ship(self) -> int:
@@ -141,12 +138,14 @@ class Report:
         lines.writerow(COLUMNS)
         for (sku, day), sums in sorted(self._sums.items()):
             for number, row in enumerate(_rows(sums)):
-                lines.writerow((sku, day, *(row if number == 0 else [0] * (len(row) - 4) + row[-4:])))
+                lines.writerow(
+                    (sku, day, *(row if number == 0 else [0] * (len(row) - len(_MONEY) - 1) + row[-len(_MONEY) - 1 :]))
+                )
         return text.getvalue()
 
 
 def _rows(sums: Sums) -> Iterator[list[Any]]:
     told = sums.told
     counts = [told[name] for name in _COUNTS] + [*told["orders"].values(), *told["units"].values()]
-    for currency, money in (told["money"] or {"": dict.fromkeys(_MONEY, 0)}).items():
-        yield [*counts, currency, *money.values()]
+    for currency, sums_of in (told["money"] or {"": dict.fromkeys(_MONEY, 0)}).items():
+        yield [*counts, currency, *(money.decimal(one, currency or None) for one in sums_of.values())]

@@ -12,11 +12,14 @@ Each arrow is an event, an entry in the journal of the item, written together wi
 the journal the store keeps how each order stands: its record. A payment that is of a wrong amount, late or one too many
 changes no state; it is an event, and waits until an operator has given it back.
 
-`id` knows how an order is called, `record` how it stands, `terms` on what conditions an item is sold, `commands` what
-may be asked, `snapshot` on what is decided, `decision` the rule, `refunds` the part of it that is about money that goes
-back, `life` what a journal may tell of an order, and `view` how people and programs are shown an order.
+`id` knows how an order is called, `account` where each cent of its money is, `settle` where it goes,
+`record` how it stands, `life` which event
+may come next and the record that it makes, `terms` on what conditions an item is sold, `commands` what may be asked,
+`snapshot` on what is decided, `decision` the rule, `refunds` the part of it that is about money that goes back, and
+`view` how people and programs are shown an order.
 """
 
+from app.orders.account import Payment, PaymentRefund, PaymentState, RefundState, Sums, Way
 from app.orders.commands import (
     Answer,
     Cancel,
@@ -28,6 +31,7 @@ from app.orders.commands import (
     ExpiryOutcome,
     Extend,
     ExtendOutcome,
+    GivenBack,
     Hold,
     HoldOutcome,
     Incident,
@@ -51,10 +55,8 @@ from app.orders.record import (
     Order,
     OrderChange,
     OrderState,
-    Payment,
     Record,
     Units,
-    changed,
     sale_of,
     to_json,
 )
@@ -98,6 +100,7 @@ __all__ = [
     "ExpiryOutcome",
     "Extend",
     "ExtendOutcome",
+    "GivenBack",
     "Hold",
     "HoldOutcome",
     "Incident",
@@ -110,18 +113,22 @@ __all__ = [
     "OrderState",
     "Outcome",
     "Payment",
+    "PaymentRefund",
+    "PaymentState",
     "Purchase",
     "Record",
     "Refund",
     "RefundOutcome",
+    "RefundState",
     "RequestOutcome",
     "RequestRefund",
     "Settled",
     "Snapshot",
+    "Sums",
     "Terms",
     "TermsChange",
     "Units",
-    "changed",
+    "Way",
     "decide",
     "new_secrets",
     "sale_of",

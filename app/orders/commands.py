@@ -169,7 +169,8 @@ class Confirm(NamedTuple):
     """A payment for an order has come: `amount` in the minor unit of `currency`, None if that is not said.
 
     `subtotal`: of the amount, what is for the units, if tax, shipping or a discount are in it: it is compared with the
-    price. `paid_at`: when it was made by the provider's clock, in seconds since 1970.
+    price. `paid_at`: when it was made by the provider's clock, in seconds since 1970. `reported`: by a provider, which
+    must say the amount of what has a price; the shop itself need not, and means the price.
     """
 
     sku: str
@@ -181,6 +182,7 @@ class Confirm(NamedTuple):
     key: str | None = None
     subtotal: int | None = None
     paid_at: float | None = None
+    reported: bool = False
 
 
 class Extend(NamedTuple):
@@ -208,15 +210,10 @@ class Cancel(NamedTuple):
 
 
 class Refund(NamedTuple):
-    """Money was given back. `payment_ref`: which payment, None: that of the order, or all that are due.
+    """An operator's word on money that goes back: it was given back, or is to be (`later`).
 
-    `amount`: how much of it, in the minor unit of `currency` (None: that of the order); None: all. `part`: whatever the
-    amount is, it is not the whole payment. `so_far`: what was given back of it in all, where the provider says that.
-    `units`: only so many of the order's, with their price if no amount is said. `message`: the name of the notice of a
-    part; the same one again is not another part. `restock`: the units are sold again; else they are gone. `by`: the
-    operator. `later`: the money is still to be given back. `of_part`: the part that was due, by its name. `notice`: the
-    provider says so, and has written it `at` that moment of its clock; `disputed`: a bank has taken it, which the
-    provider doesn't count as a refund.
+    `payment_ref`: which payment, None: that of the order, or all that are owed. `restock`: the units are sold again;
+    else they are gone. `by`: the operator.
     """
 
     sku: str
@@ -225,35 +222,49 @@ class Refund(NamedTuple):
     restock: bool
     payment_ref: str | None = None
     by: str = ""
-    amount: int | None = None
-    currency: str | None = None
-    part: bool = False
-    message: str | None = None
-    so_far: int | None = None
-    units: int | None = None
+    amount: int | None = None  # in the minor unit of the payment's currency; None: all, or the price of the units
+    units: int | None = None  # only so many of the order's
+    message: str | None = None  # a name of this wish: another one with it is the same one
     later: bool = False
-    of_part: str | None = None
-    notice: bool = False
-    disputed: bool = False
-    at: float | None = None
+    name: str | None = None  # the refund that is owed and was given back; None: whichever it settles
+    elsewhere: bool = False  # not at the provider, but in another way, of which the provider will never tell
+
+
+class GivenBack(NamedTuple):
+    """The provider's word on money that went back. Amounts: in the minor unit of `currency` (None: the payment's)."""
+
+    sku: str
+    number: str
+    secret: str
+    payment_ref: str
+    by: str
+    amount: int | None = None  # of this refund
+    so_far: int | None = None  # or of all, at the moment `at`; if neither is said, all that was paid
+    whole: bool = False  # all that was paid, whatever currency the amount is of
+    currency: str | None = None
+    refund_id: str | None = None  # the provider's own
+    name: str | None = None  # ours, if it is repeated
+    notice: str | None = None  # its name, where the refund has none
+    at: float | None = None  # by the provider's clock, in seconds since 1970
 
 
 class RequestRefund(NamedTuple):
-    """The provider is about to be asked for a refund that is due. `name`: the payment, or the part of one."""
+    """The provider is about to be asked for a refund that is due; or one that has failed is to be tried `again`."""
 
     sku: str
     number: str
     secret: str
     name: str
     by: str = ""
+    again: bool = False
 
 
 class Incident(NamedTuple):
-    """A payment was disputed, or a refund has failed; `kind` says which. It changes no units.
+    """A payment was disputed, or a refund has failed; `kind` says which.
 
-    `message`: the dispute's or the refund's own name; `name`: the part that could not be given back; `why`: a reason;
-    `request`: which event of the order has requested the refund that failed: another one is as it was; `at`: when the
-    provider has written it, by its clock.
+    `refund_id`: the provider's own of the refund or the dispute; `name`: ours of the refund; `message`: of the notice,
+    if nothing else tells it from another one; `why`: a reason; `at`: when it was written, by the provider's clock;
+    `currency`: None: the payment's.
     """
 
     sku: str
@@ -262,13 +273,13 @@ class Incident(NamedTuple):
     kind: EventKind
     payment_ref: str
     amount: int | None = None
-    currency: str | None = None
+    refund_id: str | None = None
+    name: str | None = None
     message: str | None = None
     why: str = ""
     by: str = ""
-    name: str | None = None
-    request: int | None = None
     at: float | None = None
+    currency: str | None = None
 
 
 class Expire(NamedTuple):
@@ -278,7 +289,7 @@ class Expire(NamedTuple):
 
 
 # About an order that is there already.
-OrderCommand: TypeAlias = Confirm | Extend | Cancel | Refund | RequestRefund | Incident
+OrderCommand: TypeAlias = Confirm | Extend | Cancel | Refund | GivenBack | RequestRefund | Incident
 Command: TypeAlias = Purchase | Hold | OrderCommand | Expire
 
 VERBS: Final[dict[type[StrEnum], str]] = {
@@ -301,6 +312,7 @@ _NOT_DONE: Final[dict[type[Command], str]] = {
     Extend: "the hold was not extended",
     Cancel: "nothing was cancelled",
     Refund: "the refund was not noted",
+    GivenBack: "the refund was not noted",
     RequestRefund: "no refund was requested",
     Incident: "the report was not noted",
     Expire: "nothing was given back",
@@ -337,17 +349,12 @@ def own_key(kept: str | None) -> str | None:
     return kept and kept.rpartition(" ")[2]
 
 
-_LATER: Final = ("subtotal", "paid_at", "units", "message")
-
-
 def fingerprint(command: Command) -> tuple[int, str | None]:
-    """Return the part that commands with one key must share: quantity and buyer, or a digest of all their fields."""
+    """Return the part that commands with one key must share: quantity and buyer, or a digest of all that they say."""
     if isinstance(command, Purchase | Hold):
         return command.quantity, command.buyer
-    fields = {name: value for name, value in command._asdict().items() if name != "key"}
-    # A field that is not said is left out if it is newer than keys that may still be there.
-    said = repr([value for name, value in fields.items() if value is not None or name not in _LATER])
-    return 0, hashlib.sha256(said.encode()).hexdigest()[:32]
+    said = {name: value for name, value in command._asdict().items() if name != "key" and value is not None}
+    return 0, hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
 
 class Answer(NamedTuple):

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from app.errors import BuyerRequired, EarlierSale, KeyReused, SeckillError, StockCorrupt
+from app.errors import AmountRequired, BuyerRequired, KeyReused, SeckillError, StockCorrupt
+from app.orders.account import Payment, PaymentState
 from app.orders.commands import (
     AnyOutcome,
     Cancel,
@@ -17,6 +18,7 @@ from app.orders.commands import (
     ExpiryOutcome,
     Extend,
     ExtendOutcome,
+    GivenBack,
     Hold,
     HoldOutcome,
     Incident,
@@ -31,20 +33,11 @@ from app.orders.commands import (
     fingerprint,
     key_of,
 )
-from app.orders.record import (
-    ERASED,
-    NO_FACTS,
-    NO_UNITS,
-    EventKind,
-    OrderChange,
-    OrderState,
-    Payment,
-    Record,
-    Units,
-    changed,
-    first_steps,
-)
-from app.orders.refunds import Ruling, is_foreign, needs_layout_2, ruling
+from app.orders.id import new_name
+from app.orders.life import changed
+from app.orders.record import ERASED, NO_FACTS, EventKind, OrderChange, OrderState, Record
+from app.orders.refunds import owe, ruling
+from app.orders.settle import Names
 from app.orders.snapshot import Settled, Snapshot
 from app.orders.terms import Terms
 
@@ -115,6 +108,7 @@ OUTCOMES: Final[dict[type[Any], type[Any]]] = {
     Extend: ExtendOutcome,
     Cancel: CancelOutcome,
     Refund: RefundOutcome,
+    GivenBack: RefundOutcome,
     RequestRefund: RequestOutcome,
     Incident: IncidentOutcome,
 }
@@ -137,6 +131,7 @@ def decide(
     closed: Sequence[Outcome | None] = (),
     windows: Windows = _BY_DEFAULT,
     due_by_ms: int | None = None,
+    fresh: Names = new_name,
 ) -> Decided:
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
@@ -144,8 +139,9 @@ def decide(
     ones behind it. Holds that have expired go back first, except those whose payment is in this very batch.
     `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the hours, unless it
     is a repeat; empty if none did. `due_by_ms`: what is due later, by the store's clock alone, does not go back.
+    `fresh` makes names of refunds, which nothing has had or will have.
     """
-    now = _Now(snapshot, limit_per_buyer, windows, due_by_ms)
+    now = _Now(snapshot, limit_per_buyer, windows, due_by_ms, fresh)
     more_due = snapshot.more_due
     if snapshot.due:
         more_due &= now.give_back({command.number for command in commands if isinstance(command, Confirm)})
@@ -177,11 +173,11 @@ class _Now:
     """The item as it stands in the middle of a batch."""
 
     __slots__ = (
-        *("_due_by_ms", "_limit", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
+        *("_due_by_ms", "_fresh", "_limit", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
         *("payments", "records", "snapshot"),
     )
 
-    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, due_by_ms: int | None) -> None:
+    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, due_by_ms: int | None, fresh: Names) -> None:
         self.snapshot = snapshot
         self.left = snapshot.stock
         self.bought = dict(snapshot.bought)
@@ -192,6 +188,7 @@ class _Now:
         self.changes: list[OrderChange] = []
         self.at_ms = snapshot.now_ms
         self._due_by_ms = due_by_ms
+        self._fresh = fresh
         self._limit = limit
         self._windows = windows
 
@@ -252,9 +249,7 @@ class _Now:
     def _begin(self, wish: Purchase | Hold, state: OrderState, **more: Any) -> Record:
         proven = isinstance(wish, Hold) and wish.proven
         more |= {"request_id": wish.request_id, "traceparent": wish.traceparent, "proven": proven}
-        facts = {"proven": True} if proven else {}
-        steps = first_steps(self.snapshot.layout, EventKind(state), self.at_ms, facts)
-        return Record("", "", state, wish.quantity, wish.buyer, **more, steps=steps)
+        return Record("", "", state, wish.quantity, wish.buyer, **more)
 
     # -- orders that are there ---------------------------------------------------------------------------------------
 
@@ -265,7 +260,7 @@ class _Now:
             if order is not None and order.state is OrderState.HELD and number not in being_paid:
                 if self._due_by_ms is not None and order.due_ms > self._due_by_ms:
                     return False
-                self._release(order, EventKind.EXPIRED, OrderState.EXPIRED)
+                self._release(order, EventKind.EXPIRED)
         return True
 
     def again(self, command: Command, settled: Settled) -> Decision:
@@ -289,7 +284,7 @@ class _Now:
                 return self._extend(order)
             case Cancel():
                 return self._cancel(order, command)
-            case Refund() | RequestRefund() | Incident():
+            case Refund() | GivenBack() | RequestRefund() | Incident():
                 return self._refund(order, command)
 
     def _confirm(self, order: Record, paid: Confirm) -> Decision:  # noqa: PLR0911 - a case each
@@ -301,59 +296,50 @@ class _Now:
             return Decision(outcome.PAYMENT_REF_IN_USE, record=order)
         if ref == order.payment_ref:
             return Decision(outcome.ALREADY_CONFIRMED, record=order)
-        if ref in (*order.refunds_due, *order.refunded):  # this notice has come before
-            return Decision(_not_needed(order), record=order, refund=_owed(order, ref))
+        known = order.payment(ref)
+        if known is not None and (known.refunds or known.state is not PaymentState.WRONG):
+            return Decision(_not_needed(order), record=order, refund=_owed(order, ref))  # this notice has come before
+        if paid.reported and paid.amount is None and order.price is not None:
+            return Decision(error=AmountRequired("amount: what has a price wants a payment of that amount"))
+        waits = order.state in (OrderState.HELD, OrderState.EXPIRED)
+        amount = order.to_pay if paid.amount is None and waits else paid.amount
+        told = Payment(ref, amount, paid.currency or order.currency)
         payment = ref if owner is None else None  # else the order has it already, as one of a wrong amount
-        told = Payment(ref, paid.amount, paid.currency if is_foreign(order, paid.currency) else None)
         mismatch = _mismatch(order, told, paid.subtotal)
-        if order.state not in (OrderState.HELD, OrderState.EXPIRED) or (mismatch and order.state is OrderState.EXPIRED):
+        if not waits or (mismatch and order.state is OrderState.EXPIRED):
             return self._decline(order, paid, told, payment)
-        payments = order.with_payment(told)
         if mismatch:
-            if told not in order.payments:  # else this notice has come before
-                order = self._write(
-                    order, EventKind.AMOUNT_MISMATCH, payment=payment, facts=mismatch, payments=payments
-                )
+            if known is None or (known.amount, known.currency) != (told.amount, told.currency):
+                order = self._write(order, EventKind.AMOUNT_MISMATCH, mismatch, payment)
             return Decision(outcome.AMOUNT_MISMATCH, record=order)
-        said = {"amount": paid.amount, "subtotal": paid.subtotal, "paid_at": paid.paid_at}
-        facts: dict[str, Any] = {"payment_ref": ref} | {name: one for name, one in said.items() if one is not None}
-        bought, units = 0, Units(held=-order.quantity, lucky=order.quantity)
+        facts = _said(told) | {"subtotal": paid.subtotal, "paid_at": paid.paid_at}
         if order.state is OrderState.EXPIRED:
             had = self.bought.get(order.buyer, 0) if order.buyer else 0
             limited = self._limit and order.buyer and order.buyer != ERASED  # those names share one count
             over = limited and had + order.quantity > self._limit
             if self.left < order.quantity or over:
                 return self._decline(order, paid, told, payment)
-            self.left -= order.quantity
-            bought, units = order.quantity, Units(stock=-order.quantity, lucky=order.quantity)
             facts["late"] = True
         self._close(order)
-        done: dict[str, Any] = {"state": OrderState.CONFIRMED, "payment_ref": ref, "payments": payments}
-        order = self._write(order, EventKind.CONFIRMED, units, bought=bought, payment=payment, facts=facts, **done)
+        order = self._write(order, EventKind.CONFIRMED, facts, payment)
         return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
 
     def _decline(self, order: Record, paid: Confirm, told: Payment, payment: str | None) -> Decision:
-        own: dict[str, Any] = {} if paid.paid_at is None else {"paid_at": paid.paid_at}
+        known = order.payment(told.ref)
+        facts = owe(order, known or told, str(_not_needed(order)), self._fresh) | {"paid_at": paid.paid_at}
+        if known is not None and "refunds" not in facts:
+            return Decision(_not_needed(order), record=order)
         if paid.paid_at is not None and order.state is OrderState.EXPIRED:
-            own["in_time"] = paid.paid_at * 1000 <= order.due_ms  # and was told too late
-        order = self._owe(order, told, payment, own)
-        return Decision(_not_needed(order), record=order, refund=told.ref)
-
-    def _owe(
-        self, order: Record, told: Payment, payment: str | None = None, own: Mapping[str, Any] = NO_FACTS
-    ) -> Record:
-        """Note a payment that has to be given back. `payment`: its name, if it belongs to no order yet."""
-        facts: dict[str, Any] = {"state": order.state, "payment_ref": told.ref, "why": str(_not_needed(order)), **own}
-        facts |= {name: one for name, one in (("amount", told.amount), ("currency", told.currency)) if one is not None}
-        if order.payment_ref is not None:
-            facts["keep"] = order.payment_ref
-        done: dict[str, Any] = {"refunds_due": (*order.refunds_due, told.ref), "payments": order.with_payment(told)}
-        return self._write(order, EventKind.REFUND_DUE, payment=payment, facts=facts, **done)
+            facts["in_time"] = paid.paid_at * 1000 <= order.due_ms  # and was told too late
+        order = self._write(order, EventKind.REFUND_DUE, facts, payment)
+        return Decision(_not_needed(order), record=order, refund=_owed(order, told.ref))
 
     def _owe_wrong_payments(self, order: Record) -> Record:
         """Give back what was paid of another amount than the price: the order does not wait for money any more."""
-        for wrong in order.wrong_payments:
-            order = self._owe(order, wrong)
+        for wrong in order.payments:
+            if wrong.waits:
+                facts = owe(order, wrong, str(_not_needed(order)), self._fresh)
+                order = self._write(order, EventKind.REFUND_DUE, facts)
         return order
 
     def _extend(self, order: Record) -> Decision:
@@ -365,14 +351,14 @@ class _Now:
             return Decision(ExtendOutcome.EXPIRED, record=order)
         pay_by_ms = max(order.pay_by_ms, self.at_ms + self._windows.pay_ms)
         due_ms = pay_by_ms + self._windows.grace_ms
-        facts = {"pay_by": pay_by_ms / 1000}
-        order = self._write(order, EventKind.EXTENDED, facts=facts, extended=True, pay_by_ms=pay_by_ms, due_ms=due_ms)
+        facts = {"pay_by": pay_by_ms / 1000, "goes_back_at": due_ms / 1000}
+        order = self._write(order, EventKind.EXTENDED, facts)
         return Decision(ExtendOutcome.EXTENDED, record=order)
 
     def _cancel(self, order: Record, wish: Cancel) -> Decision:
         outcome, facts = CancelOutcome, dict[str, Any]({"by": wish.by} if wish.by else {})
-        if wish.message is not None and wish.message in order.notices:
-            return Decision(outcome.PARTLY_CANCELLED, record=order)
+        if (known := order.answered(wish.message)) is not None:
+            return Decision(outcome(known), record=order)
         if order.state is OrderState.CANCELLED:
             return Decision(outcome.ALREADY_CANCELLED, record=order)
         if order.state is not OrderState.HELD:
@@ -380,65 +366,37 @@ class _Now:
             return Decision(outcome.CONFIRMED if sold else outcome(order.state), record=order)
         if wish.units is not None and wish.units != order.quantity:
             return self._cancel_some(order, wish.units, wish.message, facts)
-        return Decision(
-            outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, OrderState.CANCELLED, facts)
-        )
+        return Decision(outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, facts))
 
     def _cancel_some(self, order: Record, count: int, message: str | None, facts: Mapping[str, Any]) -> Decision:
-        if order.steps is not None:
-            return Decision(error=EarlierSale("some of the units need a sale that this release began"))
+        outcome = CancelOutcome.PARTLY_CANCELLED
         if not 0 < count < order.quantity:
             return Decision(CancelOutcome.TOO_MUCH, record=order)
-        own = {**facts, "state": order.state, "about": "units", "units": count}
-        self.left += count
-        done: dict[str, Any] = {"quantity": order.quantity - count}
-        if message is not None:
-            done["notices"] = (*order.notices, message)
-        units = Units(stock=count, held=-count)
-        order = self._write(order, EventKind.CANCELLED, units, bought=-count, facts=own, **done)
-        return Decision(CancelOutcome.PARTLY_CANCELLED, record=order)
+        own = {**facts, "about": "units", "units": count}
+        own |= {"message": message, "outcome": str(outcome)} if message is not None else {}
+        return Decision(outcome, record=self._write(order, EventKind.CANCELLED, own))
 
-    def _refund(self, order: Record, command: Refund | RequestRefund | Incident) -> Decision:
-        if order.steps is not None and needs_layout_2(command):
-            return Decision(error=EarlierSale("parts, disputes and the cashier need a sale that this release began"))
-        found: Ruling | None
-        told = found = ruling(order, command)
-        while found is not None and found.kind is not None:
-            self.left += found.units.stock
-            moved: dict[str, Any] = {"units": found.units, "bought": found.bought, "facts": dict(found.facts)}
-            order = self._write(order, found.kind, **moved, **found.fields)
-            found = found.then
-        return Decision(told.outcome, record=order)
+    def _refund(self, order: Record, command: Refund | GivenBack | RequestRefund | Incident) -> Decision:
+        found = ruling(order, command, self._fresh, self.at_ms / 1000)
+        for kind, facts in found.events:
+            order = self._write(order, kind, facts)
+        return Decision(found.outcome, record=order)
 
-    def _release(
-        self, order: Record, kind: EventKind, state: OrderState, facts: dict[str, Any] | None = None
-    ) -> Record:
+    def _release(self, order: Record, kind: EventKind, facts: Mapping[str, Any] = NO_FACTS) -> Record:
         """Give held units back."""
-        self.left += order.quantity
         self._close(order)
-        units = Units(stock=order.quantity, held=-order.quantity)
-        order = self._write(order, kind, units, bought=-order.quantity, facts=facts, state=state)
-        return self._owe_wrong_payments(order)
+        return self._owe_wrong_payments(self._write(order, kind, facts))
 
     def _close(self, order: Record) -> None:
         if order.buyer and self.open.get(order.buyer) == order.number:
             del self.open[order.buyer]
 
-    def _write(
-        self,
-        order: Record,
-        kind: EventKind,
-        units: Units = NO_UNITS,
-        *,
-        bought: int = 0,
-        payment: str | None = None,
-        facts: dict[str, Any] | None = None,
-        **fields: Any,
-    ) -> Record:
-        moved: dict[str, Any] = {"units": units, "bought": bought, "payment": payment}
-        change = changed(order, kind, facts, **moved, at_ms=self.at_ms, **fields)
-        if bought and order.buyer:
-            self.bought[order.buyer] = max(0, self.bought.get(order.buyer, 0) + bought)
+    def _write(self, order: Record, kind: EventKind, facts: Mapping[str, Any], payment: str | None = None) -> Record:
+        """Have an event written, and what follows from it. `payment`: its name, if it belongs to no order yet."""
+        change = changed(order, kind, {name: one for name, one in facts.items() if one is not None}, payment)
+        self.left += change.units.stock
+        if change.bought and order.buyer:
+            self.bought[order.buyer] = max(0, self.bought.get(order.buyer, 0) + change.bought)
         self.changes.append(change)
         self.records[order.number] = change.after
         if payment is not None:
@@ -461,7 +419,12 @@ def _opens(command: Command, order: Record) -> bool:
 
 def _owed(order: Record, ref: str) -> str | None:
     """Return a payment if it is still to be given back."""
-    return ref if ref in order.refunds_due else None
+    payment = order.payment(ref)
+    return ref if payment is not None and payment.open else None
+
+
+def _said(told: Payment) -> dict[str, Any]:
+    return {"payment_ref": told.ref, "amount": told.amount, "currency": told.currency}
 
 
 def _mismatch(order: Record, told: Payment, subtotal: int | None) -> dict[str, Any] | None:
@@ -471,11 +434,10 @@ def _mismatch(order: Record, told: Payment, subtotal: int | None) -> dict[str, A
     """
     of_units = told.amount if subtotal is None else subtotal
     wrong = of_units is not None and order.to_pay is not None and of_units != order.to_pay
-    if not wrong and told.currency is None:
+    foreign = order.currency is not None and told.currency != order.currency
+    if not wrong and not foreign:
         return None
-    found: dict[str, Any] = {"payment_ref": told.ref, "amount": told.amount, "expected": order.to_pay}
-    found |= {"subtotal": subtotal} if subtotal is not None else {}
-    return found | ({"currency": told.currency} if told.currency is not None else {})
+    return {"about": "payment"} | _said(told) | {"expected": order.to_pay, "subtotal": subtotal}
 
 
 def _repeat(

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 DEFAULT_SKU: Final = "default"
 SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
 _SECRET_BYTES: Final = 16
+_NAME_BYTES: Final = 10
 # A store gives numbers of one or two parts. Without leading zeros: a store may read a number with some as the same one.
 _ID: Final = re.compile(
     rf"({SKU_PATTERN})~((?:0|[1-9][0-9]{{0,19}})(?:-(?:0|[1-9][0-9]{{0,15}}))?)?(?:~([0-9a-f]{{{2 * _SECRET_BYTES}}}))?"
@@ -70,3 +71,8 @@ def new_secrets(count: int) -> list[str]:
     """Make orders' secrets: 128 random bits each, in hex. A single call for all takes a tenth of the time."""
     digits = secrets.token_hex(_SECRET_BYTES * count)
     return [digits[at : at + 2 * _SECRET_BYTES] for at in range(0, len(digits), 2 * _SECRET_BYTES)]
+
+
+def new_name() -> str:
+    """Make the name of a refund: 80 random bits in hex, so that it is never made again."""
+    return secrets.token_hex(_NAME_BYTES)

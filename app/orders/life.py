@@ -1,53 +1,141 @@
-"""The life of an order, as its journal tells it: which event may come in which state, and what it does.
+"""The life of an order: which event may come in which state, what it moves, and the record that it makes.
 
-`decision` and `refunds` make the events; here they are read, by the auditor and by the judge in the lab.
+`decision` and `refunds` choose the events; here is what follows from them. The auditor, and the judge in the lab, read
+journals by the same table.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from app.orders.record import NO_UNITS, EventKind, OrderState, Units
+from app.orders import account
+from app.orders.account import Dispute, DisputeState, Payment, PaymentRefund, PaymentState, RefundState, Sums, Way
+from app.orders.record import NO_UNITS, EventKind, Notice, OrderChange, OrderState, Record, Units
 
 _SOLD, _HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED = OrderState
 _WITH_MONEY: Final = (_HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED)
-# From a state (None: nothing yet) and an event to the next state, and the units left, held and sold by each of its.
-_STEPS: Final[Mapping[tuple[OrderState | None, EventKind], tuple[OrderState, Units]]] = {
-    (None, EventKind.SOLD): (_SOLD, Units(-1, 0, 1)),
-    (None, EventKind.HELD): (_HELD, Units(-1, 1, 0)),
-    (_HELD, EventKind.EXTENDED): (_HELD, NO_UNITS),
-    (_HELD, EventKind.AMOUNT_MISMATCH): (_HELD, NO_UNITS),
-    (_HELD, EventKind.CONFIRMED): (_CONFIRMED, Units(0, -1, 1)),
-    (_HELD, EventKind.EXPIRED): (_EXPIRED, Units(1, -1, 0)),
-    (_HELD, EventKind.CANCELLED): (_CANCELLED, Units(1, -1, 0)),
-    (_EXPIRED, EventKind.CONFIRMED): (_CONFIRMED, Units(-1, 0, 1)),  # a late payment
-    **{(state, EventKind.REFUND_DUE): (state, NO_UNITS) for state in _WITH_MONEY if state is not _HELD},
-    **{
-        (state, kind): (state, NO_UNITS)
-        for state in OrderState
-        for kind in (
-            *(EventKind.REFUND_REQUESTED, EventKind.REFUND_FAILED),
-            *(EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.DISPUTE_LOST),
-        )
-    },
+_OF_MONEY: Final = (
+    *(EventKind.REFUND_DUE, EventKind.REFUND_REQUESTED, EventKind.REFUND_FAILED, EventKind.REFUND_NAMED),
+    *(EventKind.REFUNDED, EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.DISPUTE_LOST),
+)
+
+
+class Step(NamedTuple):
+    """The state after an event, the units that it moves, and those that its buyer has more for their limit."""
+
+    state: OrderState
+    units: Units = NO_UNITS
+    bought: int = 0
+
+
+# By the state before (None: nothing yet) and the event, for one unit.
+_STEPS: Final[Mapping[tuple[OrderState | None, EventKind], Step]] = {
+    (None, EventKind.SOLD): Step(_SOLD, Units(-1, 0, 1), 1),
+    (None, EventKind.HELD): Step(_HELD, Units(-1, 1, 0), 1),
+    (_HELD, EventKind.EXTENDED): Step(_HELD),
+    (_HELD, EventKind.AMOUNT_MISMATCH): Step(_HELD),
+    (_HELD, EventKind.CONFIRMED): Step(_CONFIRMED, Units(0, -1, 1)),
+    (_HELD, EventKind.EXPIRED): Step(_EXPIRED, Units(1, -1, 0), -1),
+    (_HELD, EventKind.CANCELLED): Step(_CANCELLED, Units(1, -1, 0), -1),
+    (_EXPIRED, EventKind.CONFIRMED): Step(_CONFIRMED, Units(-1, 0, 1), 1),  # a late payment
+    # Of a payment, or a part of one: the order stays as it is.
+    **{(state, kind): Step(state) for state in _WITH_MONEY for kind in _OF_MONEY},
 }
-_SOME_OF: Final = {EventKind.REFUNDED: (_SOLD, _CONFIRMED), EventKind.CANCELLED: (_HELD,)}  # when some units may go
+# Those by which all of it, or some units of it, are given back, by the state before.
+_ENDS: Final = {
+    (state, kind): Step(_REFUNDED, Units(1, 0, -1), -1)
+    for state in (_SOLD, _CONFIRMED)
+    for kind in (EventKind.REFUNDED, EventKind.DISPUTE_LOST)
+}
+_SOME_OF: Final = {
+    (_SOLD, EventKind.REFUNDED): _ENDS[_SOLD, EventKind.REFUNDED],
+    (_CONFIRMED, EventKind.REFUNDED): _ENDS[_CONFIRMED, EventKind.REFUNDED],
+    (_HELD, EventKind.CANCELLED): _STEPS[_HELD, EventKind.CANCELLED],
+}
 
 
-def step(
-    state: OrderState | None, kind: EventKind, quantity: int, facts: Mapping[str, Any]
-) -> tuple[OrderState, Units] | None:
-    """The state after an event, and the units that it moves; None if no such event may come then."""
-    count, restocked = facts.get("units", quantity), facts.get("restock")
-    if facts.get("about") == "units":
-        after = state if state in _SOME_OF.get(kind, ()) else None
-    elif kind is not EventKind.REFUNDED:
-        found = _STEPS.get((state, kind))
-        return found and (found[0], Units(*(count * one for one in found[1])))
-    elif restocked is None:  # a payment, or a part of one: the order stays as it is
-        after = state if state in _WITH_MONEY else None
+def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Mapping[str, Any]) -> Step | None:
+    """What an event does; None if none may come then. `quantity`: of the order, where `facts` name no units."""
+    about, count = facts.get("about"), facts.get("units", quantity)
+    if state is not None and about == "units":
+        found = _SOME_OF.get((state, kind))
+        found = found and found._replace(state=state)
+    elif state is not None and about == "order" and kind in (EventKind.REFUNDED, EventKind.DISPUTE_LOST):
+        found = _ENDS.get((state, kind))
     else:
-        after = _REFUNDED if state in (_SOLD, _CONFIRMED) else None
-    if state is None or after is None:
+        found = _STEPS.get((state, kind))
+    if found is None:
         return None
-    back = kind is EventKind.CANCELLED or restocked
-    return after, (Units(count, -count, 0) if state is _HELD else Units(count, 0, -count)) if back else NO_UNITS
+    stays_out = kind in (EventKind.REFUNDED, EventKind.DISPUTE_LOST) and not facts.get("restock")
+    units = NO_UNITS if stays_out else Units(*(count * one for one in found.units))
+    return Step(found.state, units, count * found.bought)
+
+
+def apply(record: Record, kind: EventKind, facts: Mapping[str, Any]) -> Record:
+    """The record that an event makes of the one before it. Raises `ValueError` if no such event may come then."""
+    done = step(record.state, kind, record.quantity, facts)
+    if done is None:
+        raise ValueError(f"{kind} can't come when an order is {record.state}")
+    fields: dict[str, Any] = {"state": done.state, "events": record.events + 1}
+    if facts.get("about") == "units":
+        fields["quantity"] = record.quantity - facts["units"]
+    if kind is EventKind.EXTENDED:
+        pay_by_ms, due_ms = round(facts["pay_by"] * 1000), round(facts["goes_back_at"] * 1000)
+        fields |= {"extended": True, "pay_by_ms": pay_by_ms, "due_ms": due_ms}
+    if "payment_ref" in facts:
+        before = record.payment(facts["payment_ref"])
+        payment = payment_after(before, kind, facts, paid=record.counted is not None)
+        fields["payments"] = record.with_payment(payment)
+    if "message" in facts:
+        fields["notices"] = (*record.notices, Notice(facts["message"], facts["outcome"]))
+    return record._replace(**fields)
+
+
+def payment_after(before: Payment | None, kind: EventKind, facts: Mapping[str, Any], *, paid: bool) -> Payment:
+    """The payment that an event is about, after it. `paid`: whether one counted before it."""
+    now = before or Payment(facts["payment_ref"])
+    if before is None or kind in (EventKind.CONFIRMED, EventKind.AMOUNT_MISMATCH):
+        now = now._replace(amount=facts.get("amount", now.amount), currency=facts.get("currency", now.currency))
+    match kind:
+        case EventKind.CONFIRMED:
+            now = now._replace(state=PaymentState.COUNTS)
+        case EventKind.AMOUNT_MISMATCH:
+            now = now._replace(state=PaymentState.WRONG)
+        case EventKind.REFUND_DUE if before is None:
+            now = now._replace(state=PaymentState.SECOND if paid else PaymentState.LATE)
+    if "refunds" in facts:
+        now = now._replace(refunds=account.applied(now.refunds, map(refund_of, facts["refunds"])))
+    if "disputes" in facts:
+        told = [Dispute(**one | {"state": DisputeState(one["state"])}) for one in facts["disputes"]]
+        now = now._replace(disputes=tuple(told))
+    return now
+
+
+_SHOWN: Final = ("name", "state", "amount")
+
+
+def told(one: PaymentRefund) -> dict[str, Any]:
+    """A refund as an event tells it."""
+    usual = PaymentRefund._field_defaults
+    return {name: value for name, value in one._asdict().items() if name in _SHOWN or value != usual.get(name)}
+
+
+def refund_of(told: Mapping[str, Any]) -> PaymentRefund:
+    """The refund that an event tells. Raises `ValueError` or `TypeError` for anything else."""
+    own = PaymentRefund(**told)
+    return own._replace(state=RefundState(own.state), way=Way(own.way))
+
+
+def changed(record: Record, kind: EventKind, facts: Mapping[str, Any], payment: str | None = None) -> OrderChange:
+    """The change that an event makes of an order, which is told the sums that are others by it.
+
+    `payment`: its name, if it belongs to no order yet. Raises `ValueError` as `apply` does.
+    """
+    after = apply(record, kind, facts)
+    done = step(record.state, kind, record.quantity, facts)
+    assert done is not None  # noqa: S101 - it was applied
+    facts = {**facts, "state": str(done.state)}
+    now = after.sums
+    if now and "payment_ref" in facts:
+        moved = account.changes(record.sums, now)
+        facts = {**facts, "changes": list(map(Sums.said_change, moved)), "sums": list(map(Sums.said, now.values()))}
+    return OrderChange(record, after, kind, facts, done.units, done.bought, payment)

@@ -1,16 +1,26 @@
 """Orders and their life: how an order stands, and the events that led to it. See `app.orders` for a picture."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
+from app.orders.account import (
+    Dispute,
+    DisputeState,
+    Payment,
+    PaymentRefund,
+    PaymentState,
+    RefundState,
+    Sums,
+    Way,
+    sums,
+)
 from app.orders.id import OrderId
 
 to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode  # `json.dumps` makes one a call
 ERASED: Final = "erased"  # in the place of a buyer's name
-WITHOUT_STEPS: Final = 2  # the first layout in which a record has no copy of its order's events
 
 
 class OrderState(StrEnum):
@@ -37,6 +47,7 @@ class EventKind(StrEnum):
     REFUND_DUE = "refund_due"  # a payment that has to be given back
     REFUND_REQUESTED = "refund_requested"  # the provider is about to be asked to give it back
     REFUND_FAILED = "refund_failed"  # it wasn't given back after all; an operator has to look
+    REFUND_NAMED = "refund_named"  # the provider has told more of one that was known, and no sum is another
     REFUNDED = "refunded"
     DISPUTED = "disputed"  # the buyer wants the money back from their bank
     DISPUTE_WON = "dispute_won"
@@ -55,77 +66,11 @@ NO_UNITS: Final = Units()
 NO_FACTS: Final[Mapping[str, Any]] = {}
 
 
-class Payment(NamedTuple):
-    """A payment that was announced for an order.
-
-    `amount`: in the minor unit of `currency`, None if nobody has said it; `currency`: only if it is not the order's.
-    """
-
-    ref: str
-    amount: int | None = None
-    currency: str | None = None
-
-    def after(self, before: "Payment | None") -> "Payment":
-        """This payment, as it is known after an earlier notice of it: one without an amount takes none back."""
-        return before if before is not None and self.amount is None else self
-
-
-class Part(NamedTuple):
-    """A part of a payment that has to be given back. `name`: of the wish for it; `amount`: as a payment's."""
+class Notice(NamedTuple):
+    """A wish or a notice that is remembered with its order for good, by its name, so that it is obeyed once."""
 
     name: str
-    ref: str
-    amount: int
-    currency: str | None = None
-
-
-class Back(NamedTuple):
-    """What was given back of a payment in parts, in the minor unit of `currency` (None: the order's).
-
-    `noted`: the sum of those that were noted one by one; `told`: the sum of all, as the provider says it. The same part
-    may be in both, so that the larger one counts. `disputed`: what banks have taken, which is in none of them.
-    """
-
-    ref: str
-    noted: int = 0
-    told: int = 0
-    currency: str | None = None
-    disputed: int = 0
-
-    @property
-    def amount(self) -> int:
-        """So much was given back."""
-        return max(self.noted, self.told) + self.disputed
-
-
-class Request(NamedTuple):
-    """A refund for which the provider is asked. `name`: of the part, or of the whole payment; `event`: which event of
-    the order says so; `amount`: in the minor unit of `currency`, None for all that is left.
-    """
-
-    name: str
-    ref: str
-    event: int
-    amount: int | None = None
-    currency: str | None = None
-
-
-class Dispute(NamedTuple):
-    """A buyer wants a payment back from their bank."""
-
-    name: str
-    ref: str
-
-
-class Failure(NamedTuple):
-    """A refund that was made and came back. `at`: when the provider wrote so, by its clock; None: nobody knows."""
-
-    ref: str
-    at: float | None = None
-
-
-# The events of an order, as records of layout 1 have them: kind, time in ms since 1970, token, batch, facts.
-Steps: TypeAlias = tuple[tuple[Any, ...], ...]
+    outcome: str
 
 
 class Record(NamedTuple):
@@ -145,31 +90,18 @@ class Record(NamedTuple):
     extended: bool = False  # the second window has begun
     price: int | None = None  # of a unit, in the minor unit of `currency`
     currency: str | None = None  # ISO 4217
-    payment_ref: str | None = None  # the payment that counts
-    refunds_due: tuple[str, ...] = ()  # payments that have to be given back
-    refunded: tuple[str, ...] = ()  # payments that were
+    payments: tuple[Payment, ...] = ()  # all that were announced, with what went back of them
+    notices: tuple[Notice, ...] = ()
     request_id: str | None = None  # of the request by which it began
     traceparent: str | None = None  # likewise (W3C)
     events: int = 1  # how many it has had
     proven: bool = False  # it was certain who asked for it: they may be shown it again
-    payments: tuple[Payment, ...] = ()  # all that were announced
-    notices: tuple[str, ...] = ()  # of refunds and disputes, so that none counts twice
-    back: tuple[Back, ...] = ()  # what was given back of payments in parts
-    parts: tuple[Part, ...] = ()  # of payments, which have to be given back
-    requested: tuple[Request, ...] = ()  # refunds for which the provider is asked
-    failed: tuple[str, ...] = ()  # refunds, by name, that didn't work
-    failures: tuple[Failure, ...] = ()  # of payments whose refund came back
-    disputes: tuple[Dispute, ...] = ()  # those that are open
-    steps: Steps | None = None  # its events; None but in layout 1
     unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
 
     @classmethod
-    def sold(
-        cls, number: str, secret: str, quantity: int, buyer: str | None, *, layout: int = WITHOUT_STEPS, at_ms: int = 0
-    ) -> "Record":
+    def sold(cls, number: str, secret: str, quantity: int, buyer: str | None) -> "Record":
         """The record of an order that was sold at once, of which the store keeps none."""
-        steps = first_steps(layout, EventKind.SOLD, at_ms)
-        return cls(number, secret, OrderState.SOLD, quantity, buyer, steps=steps)
+        return cls(number, secret, OrderState.SOLD, quantity, buyer)
 
     def id_of(self, sku: str) -> OrderId:
         """The order's id, as an order of this item."""
@@ -178,7 +110,8 @@ class Record(NamedTuple):
     @property
     def facts(self) -> dict[str, Any]:
         """The facts of the event by which the order began."""
-        own = {"ref": self.ref, "pay_by": self.pay_by, "price": self.price, "currency": self.currency}
+        own: dict[str, Any] = {"ref": self.ref, "pay_by": self.pay_by, "goes_back_at": self.due_ms / 1000 or None}
+        own |= {"price": self.price, "currency": self.currency}
         return {name: value for name, value in own.items() if value is not None} | self.origin
 
     @property
@@ -205,108 +138,99 @@ class Record(NamedTuple):
         return None if self.price is None else self.price * self.quantity
 
     @property
-    def amount(self) -> int | None:
-        """The amount of the payment that counts."""
-        paid = self.payment(self.payment_ref)
-        return paid and paid.amount
+    def counted(self) -> Payment | None:
+        """The payment that counts."""
+        return next((one for one in self.payments if one.state is PaymentState.COUNTS), None)
+
+    @property
+    def payment_ref(self) -> str | None:
+        """Its name."""
+        counted = self.counted
+        return counted and counted.ref
 
     def payment(self, ref: str | None) -> Payment | None:
         """A payment that was announced."""
         return next((one for one in self.payments if one.ref == ref), None)
 
-    @property
-    def wrong_payments(self) -> tuple[Payment, ...]:
-        """The payments of a wrong amount that are neither taken nor to be given back."""
-        settled = {self.payment_ref, *self.refunds_due, *self.refunded}
-        return tuple(one for one in self.payments if one.ref not in settled)
+    def with_payment(self, payment: Payment) -> tuple[Payment, ...]:
+        """The payments that were announced, with one more, or as that one stands now."""
+        if self.payment(payment.ref) is None:
+            return *self.payments, payment
+        return tuple(payment if one.ref == payment.ref else one for one in self.payments)
 
     @property
-    def amount_mismatch(self) -> bool:
-        """Whether there is such a payment."""
-        return bool(self.wrong_payments)
+    def refunds(self) -> Iterator[tuple[Payment, PaymentRefund]]:
+        """All refunds that are owed, each with its payment."""
+        return ((payment, one) for payment in self.payments for one in payment.open)
+
+    @property
+    def sums(self) -> dict[str | None, Sums]:
+        """What was paid, given back and is owed, by currency, that of the order first."""
+        return sums(self.payments, self.currency)
+
+    @property
+    def own_sums(self) -> Sums:
+        """Those of the order's currency."""
+        return self.sums.get(self.currency) or Sums(self.currency)
 
     @property
     def needs_attention(self) -> bool:
         """Whether money is owed or disputed, or a wrong amount was paid."""
-        return bool(self.refunds_due or self.parts or self.failed or self.disputes) or self.amount_mismatch
+        return any(
+            one.open or one.waits or any(dispute.state is DisputeState.OPEN for dispute in one.disputes)
+            for one in self.payments
+        )
 
-    @property
-    def amount_refunded(self) -> int:
-        """What was given back, as far as its amount is known, in the minor unit of the order's currency."""
-        whole = sum(one.amount or 0 for one in self.payments if one.ref in self.refunded and one.currency is None)
-        # A part of it may have come back, and be due again.
-        whole -= sum(one.amount for one in self.parts if one.ref in self.refunded and one.currency is None)
-        return whole + sum(one.amount for one in self.back if one.ref not in self.refunded and one.currency is None)
-
-    @property
-    def disputed(self) -> tuple[str, ...]:
-        """The payments that the buyer wants back from their bank."""
-        return tuple(dict.fromkeys(one.ref for one in self.disputes))
-
-    @property
-    def parts_due(self) -> tuple[str, ...]:
-        """The names of the parts of payments that have to be given back."""
-        return tuple(one.name for one in self.parts)
-
-    @property
-    def amount_due(self) -> int:
-        """What is to be given back, as far as its amount is known, in the minor unit of the order's currency."""
-        due = [one for one in self.payments if one.ref in self.refunds_due and one.currency is None]
-        whole = sum((one.amount or 0) - self.back_of(one.ref).amount for one in due)
-        parts = [one for one in self.parts if one.currency is None and one.ref not in self.refunds_due]
-        return whole + sum(one.amount for one in parts)
-
-    def back_of(self, ref: str, currency: str | None = None) -> Back:
-        """What was given back in parts of a payment."""
-        same = (one for one in self.back if (one.ref, one.currency) == (ref, currency))
-        return next(same, Back(ref, currency=currency))
-
-    def with_back(self, after: Back) -> tuple[Back, ...]:
-        """What was given back in parts, if it is now so much of that payment."""
-        others = tuple(one for one in self.back if (one.ref, one.currency) != (after.ref, after.currency))
-        return (*others, after) if after.amount else others
-
-    def with_payment(self, payment: Payment) -> tuple[Payment, ...]:
-        """The payments that were announced, with one more, or as that one is announced now."""
-        return *(one for one in self.payments if one.ref != payment.ref), payment.after(self.payment(payment.ref))
+    def answered(self, name: str | None) -> str | None:
+        """The outcome of a wish or notice of that name, if it has come before."""
+        return next((one.outcome for one in self.notices if one.name == name), None)
 
     def to_text(self) -> str:
         """The record as the stores keep it: JSON, without its number."""
-        own = {name: value for name, value, usual in zip(_NAMES, self[1:-1], _USUAL, strict=True) if value != usual}
-        own |= self.unknown
-        if self.steps is not None:
-            own = {name: value for name, value in own.items() if name in _IN_LAYOUT_1}
-            own |= {"amount": self.amount} if self.amount is not None else {}
+        said = zip(_NAMES, self[1:-1], _USUAL, strict=True)
+        own: dict[str, Any] = {name: value for name, value, usual in said if value != usual} | dict(self.unknown)
+        for name in _PACKED & own.keys():
+            own[name] = [_packed(one) for one in own[name]]
         return to_json(own)
 
     @classmethod
     def from_text(cls, number: str, text: str) -> "Record":
         """Parse the text of `to_text`. Raises `ValueError`, `TypeError` or `KeyError` for anything else."""
         found: dict[str, Any] = json.loads(text)
-        if "steps" in found:
-            found |= _of_steps(found["steps"], found.get("payment_ref"), found.pop("amount", None))
-        for name in ("refunds_due", "refunded", "notices", "failed"):
-            if name in found:
-                found[name] = tuple(found[name])
-        for name, kind in _TUPLES.items():
-            if name in found:
-                found[name] = tuple(kind(*one) for one in found[name])
         found["state"] = OrderState(found["state"])
+        if "payments" in found:
+            found["payments"] = tuple(_payment(*one) for one in found["payments"])
+        if "notices" in found:
+            found["notices"] = tuple(Notice(*one) for one in found["notices"])
         if unknown := found.keys() - set(_NAMES):
             found["unknown"] = {name: found.pop(name) for name in sorted(unknown)}
         return cls(number, **found)
 
 
 _NAMES: Final = Record._fields[1:-1]
-_TUPLES: Final = {
-    "payments": Payment,
-    "back": Back,
-    "parts": Part,
-    "requested": Request,
-    "failures": Failure,
-    "disputes": Dispute,
-}
+_PACKED: Final = frozenset(("payments", "notices"))
 _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
+
+
+def _packed(of: Any) -> list[Any]:
+    """A named tuple as a list, without what is usual at its end."""
+    values = [[_packed(one) for one in value] if isinstance(value, tuple) else value for value in of]
+    usual = [of._field_defaults.get(name, ...) for name in of._fields]
+    while values and (values[-1] == usual[len(values) - 1] or values[-1] == []):
+        values.pop()
+    return values
+
+
+def _payment(ref: str, *more: Any) -> Payment:
+    own = Payment(ref, *more)
+    refunds = (PaymentRefund(*one) for one in own.refunds)
+    return own._replace(
+        state=PaymentState(own.state),
+        refunds=tuple(one._replace(state=RefundState(one.state), way=Way(one.way)) for one in refunds),
+        disputes=tuple(
+            one._replace(state=DisputeState(one.state)) for one in (Dispute(*some) for some in own.disputes)
+        ),
+    )
 
 
 class OrderChange(NamedTuple):
@@ -328,23 +252,6 @@ class OrderChange(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """The facts of the event."""
         return {**self.own_facts, **self.after.origin}
-
-
-def changed(
-    record: Record,
-    kind: EventKind,
-    facts: Mapping[str, Any] | None = None,
-    *,
-    units: Units = NO_UNITS,
-    bought: int = 0,
-    payment: str | None = None,
-    at_ms: int = 0,
-    **fields: Any,
-) -> OrderChange:
-    """Make the change of an order by an event."""
-    steps = None if record.steps is None else (*record.steps, (kind, at_ms, 0, "", facts or {}))
-    after = record._replace(**fields, events=record.events + 1, steps=steps)
-    return OrderChange(record, after, kind, facts or {}, units, bought, payment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,41 +338,3 @@ def sale_of(order: Order) -> Event:
         epoch=order.epoch,
         units=Units(-order.quantity, 0, order.quantity),
     )
-
-
-# -- layout 1: a record has its order's events once more, and the release before this one reads what it needs there ----
-
-_IN_LAYOUT_1: Final = frozenset(
-    (
-        *("secret", "state", "quantity", "buyer", "ref", "pay_by_ms", "due_ms", "extended", "price", "currency"),
-        *("payment_ref", "refunds_due", "refunded", "request_id", "traceparent", "steps"),
-    )
-)
-
-
-def first_steps(layout: int, kind: EventKind, at_ms: int, facts: Mapping[str, Any] | None = None) -> Steps | None:
-    """The steps of a new record."""
-    return None if layout >= WITHOUT_STEPS else ((kind, at_ms, 0, "", facts or {}),)
-
-
-def _of_steps(steps: list[list[Any]], payment_ref: str | None, amount: int | None) -> dict[str, Any]:
-    """The fields of a record that layout 1 doesn't have."""
-    payments: dict[str, Payment] = {}
-    back: dict[str, Back] = {}
-    for kind, *_, facts in steps:
-        if kind in (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE, EventKind.CONFIRMED):
-            told = Payment(facts["payment_ref"], facts.get("amount"), facts.get("currency"))
-            payments[told.ref] = told.after(payments.get(told.ref))
-        elif "given_back" in facts:
-            for ref in facts["payment_refs"]:
-                back[ref] = Back(ref, facts["given_back"], facts["given_back"], facts.get("currency"))
-    if payment_ref is not None:
-        payments[payment_ref] = Payment(payment_ref, amount).after(payments.get(payment_ref))
-    return {
-        "steps": tuple(tuple(step) for step in steps),
-        "events": len(steps),
-        "proven": bool(steps[0][-1].get("proven")),
-        "payments": tuple(payments.values()),
-        "notices": tuple(step[-1]["message"] for step in steps if "message" in step[-1]),
-        "back": tuple(back.values()),
-    }

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.orders.id import OrderId
-from app.orders.record import WITHOUT_STEPS, Record
+from app.orders.record import Record
 from app.orders.terms import NO_TERMS, Terms
 
 
@@ -45,7 +45,7 @@ class Snapshot:
     their numbers, with those that the buyers and keys asked for hold, and those that are due; `open`: the number of
     each buyer's last order that is held; `payments`: the number of the order that each payment belongs to; `due`:
     orders whose time is up, the oldest first, and `more_due`: whether there are others. `bought` has the buyers of the
-    orders that were asked for, too. `layout`: that of the item's data.
+    orders that were asked for, too.
     """
 
     stock: int
@@ -62,4 +62,3 @@ class Snapshot:
     payments: Mapping[str, str] = field(default_factory=dict)
     due: Sequence[str] = ()
     more_due: bool = False
-    layout: int = WITHOUT_STEPS

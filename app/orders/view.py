@@ -4,18 +4,75 @@ A field of an order that is to be seen is a field here, and a field or a propert
 the answers to buyers and operators, the files and the tables are made.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
+from app import money
+from app.orders.account import DisputeState, PaymentState, RefundState, Sums, Way
 from app.orders.commands import own_key
 from app.orders.id import OrderId
-from app.orders.record import Event, EventKind, Order, OrderState, Record
+from app.orders.record import Event, Order, OrderState, Record
+
+
+class MoneyView(BaseModel):
+    """Sums in the minor unit of their currency."""
+
+    paid: int
+    given_back: int = Field(description="or taken by a bank")
+    owed: int = Field(description="what is to be given back")
+    kept: int = Field(description="paid, less what was given back")
+    disputed: int = Field(description="what a bank may still take back")
+
+
+class CurrencyView(MoneyView):
+    """The sums of an order in one currency."""
+
+    currency: str | None
+    unknown: bool = Field(description="nobody has said some of the amounts, which are not in these")
+
+
+class PaymentRefundView(BaseModel):
+    """Money of a payment that went back, or is to."""
+
+    name: str = Field(description="which no other refund has")
+    state: RefundState
+    amount: int | None = Field(description="in the minor unit of the currency; null: all that is left")
+    id: str | None = Field(None, description="the provider's own name of it")
+    way: Way = Field(Way.PROVIDER, description="told by the provider, noted by an operator, or given elsewhere")
+    by: str = ""
+    why: str = ""
+    at: float | None = Field(None, description="by the provider's clock, in seconds since 1970")
+    units: int = Field(0, description="the units of which it is the price")
+    currency: str | None = Field(None, description="if it is not the payment's")
+
+
+class DisputeView(BaseModel):
+    """A buyer wants a payment back from their bank."""
+
+    name: str
+    amount: int | None
+    state: DisputeState
+
+
+class PaymentView(BaseModel):
+    """A payment of an order, with what went back of it. Amounts are in the minor unit of its currency."""
+
+    ref: str
+    amount: int | None = Field(description="null: nobody has said it")
+    currency: str | None
+    state: PaymentState
+    given_back: int
+    owed: int
+    waits: bool = Field(description="it is of a wrong amount, and waits for an operator")
+    refunds: list[PaymentRefundView]
+    disputes: list[DisputeView]
 
 
 class StandingView(BaseModel):
-    """An order as it stands."""
+    """An order as it stands. Amounts are in the minor unit of its currency, and as far as they are known."""
 
     id: str | None = Field(None, description="the order's for life; it can't be guessed")
     sku: str
@@ -25,23 +82,18 @@ class StandingView(BaseModel):
     ref: str | None = Field(None, description="the shop's own number")
     pay_by: float | None = Field(None, description="the deadline, in seconds since 1970, by the store's clock")
     extended: bool = Field(False, description="whether the second window has begun")
-    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
+    price: int | None = Field(None, description="of a unit")
     currency: str | None = None
     to_pay: int | None = Field(None, description="price times quantity")
     payment_ref: str | None = Field(None, description="the payment that counts")
-    amount: int | None = Field(None, description="what was paid with it, in the minor unit of the currency")
-    amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
-    refunds_due: list[str] = Field(default_factory=list, description="payments that are to be given back")
-    refunded: list[str] = Field(default_factory=list, description="payments that were given back")
-    parts_due: list[str] = Field(
-        default_factory=list, description="parts of payments that are to be given back, by name"
-    )
-    amount_due: int = Field(
-        0, description="what is to be given back in all, as far as it is known, in the minor unit of the currency"
-    )
-    amount_refunded: int = Field(0, description="what was given back in all, in the minor unit of the currency")
-    disputed: list[str] = Field(default_factory=list, description="payments that the buyer wants back from their bank")
-    failed: list[str] = Field(default_factory=list, description="refunds that didn't work, and wait for an operator")
+    paid: int = Field(0, description="in all, also what was one too many, late or wrong")
+    given_back: int = Field(0, description="of that, or taken by a bank")
+    owed: int = Field(0, description="what is to be given back")
+    kept: int = Field(0, description="paid, less what was given back")
+    disputed: int = Field(0, description="what a bank may still take back")
+    unknown: bool = Field(False, description="nobody has said some of the amounts, which are not in these sums")
+    other_currencies: list[CurrencyView] = Field(default_factory=list, description="the sums of payments in others")
+    payments: list[PaymentView] = Field(default_factory=list, description="all that were announced")
     request_id: str | None = Field(None, description="of the request by which it began")
 
 
@@ -51,7 +103,10 @@ NOTHING: Final = {
     for name, field in StandingView.model_fields.items()
     if not field.is_required() and (value := field.get_default(call_default_factory=True)) is not None
 }
-FIELDS: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku"))
+_SUMS: Final = ("paid", "given_back", "owed", "kept", "disputed", "unknown")
+_OF_MONEY: Final = (*_SUMS, "other_currencies", "payments")
+NOTHING_PAID: Final = {name: NOTHING[name] for name in _OF_MONEY}
+_OWN: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku", *_OF_MONEY))
 
 
 class OrderView(StandingView):
@@ -73,12 +128,22 @@ class OperatorOrderView(OrderView):
     )
 
 
+class ChangeView(BaseModel):
+    """By how much an event has changed the sums of a currency; a sum that is as it was is left out."""
+
+    currency: str | None
+    paid: int = 0
+    given_back: int = 0
+    owed: int = 0
+    disputed: int = 0
+
+
 class OrderEventData(BaseModel):
     """How an order stands after an event, and what happened."""
 
     state: OrderState | None = Field(description="of the order after the event: obey it, and not the type")
-    about: Literal["order", "units", "payment", "part"] = Field(
-        description="the order itself, some of its units, a payment of it, or a part of one"
+    about: Literal["order", "units", "payment"] = Field(
+        description="the order itself, some of its units, or only a payment of it"
     )
     order: str = Field(description="the order's id, which opens it for anybody")
     sku: str = Field(description="the item")
@@ -88,26 +153,33 @@ class OrderEventData(BaseModel):
     ref: str | None = Field(description="the shop's own number")
     units: int | None = Field(None, description="how many of them went back, if not all")
     pay_by: float | None = Field(None, description="the deadline, in seconds since 1970")
+    goes_back_at: float | None = Field(None, description="when its units go back if nobody pays: a grace later")
     price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
-    currency: str | None = Field(None, description="ISO 4217; of a payment, only if it is not the order's")
-    payment_ref: str | None = Field(None, description="the payment that has come")
-    amount: int | None = Field(None, description="of that payment, or of the part that was given back")
+    payment_ref: str | None = Field(None, description="the payment that it is about")
+    currency: str | None = Field(None, description="ISO 4217: of the payment, else of the price")
+    amount: int | None = Field(
+        None, description="what was paid, went back, came back, is due or disputed with this event, in the minor unit"
+    )
+    changes: list[ChangeView] = Field(
+        default_factory=list, description="by how much this event has changed the order's sums: they add up"
+    )
+    sums: list[CurrencyView] = Field(default_factory=list, description="the order's sums after the event, by currency")
+    refunds: list[PaymentRefundView] = Field(
+        default_factory=list, description="the refunds of the payment that are new, or others now"
+    )
+    disputes: list[DisputeView] = Field(default_factory=list, description="all of the payment, if one is another now")
     subtotal: int | None = Field(None, description="of the amount, what is for the units, if something else is in it")
     paid_at: float | None = Field(None, description="when it was paid by the provider's clock, in seconds since 1970")
     in_time: bool | None = Field(None, description="whether it was paid in time, and told too late")
-    given_back: int | None = Field(None, description="what was given back of that payment so far")
     expected: int | None = Field(None, description="the amount that it should have had")
     late: bool = Field(False, description="it came after the hold's end, and a unit was left")
     why: str | None = Field(
         None, description="why it is to be given back: the outcome that the payment had; or the provider's reason"
     )
     keep: str | None = Field(None, description="the payment that counts, beside the one that is to be given back")
-    payment_refs: list[str] = Field(default_factory=list, description="the payments that were given back")
-    refunds_due: list[str] = Field(default_factory=list, description="the payments that are to be given back now")
-    part: str | None = Field(None, description="the name of the part that is to be given back")
-    parts: list[str] = Field(default_factory=list, description="parts that were to be given back, and are with this")
     restock: bool = Field(False, description="whether the units are on sale again")
-    message: str | None = Field(None, description="the name of the part that was given back")
+    message: str | None = Field(None, description="a name of the wish or notice, by which it is obeyed once")
+    outcome: str | None = Field(None, description="its answer")
     by: str | None = Field(None, description="the operator")
     request_id: str | None = Field(None, description="of the request by which the order began")
     traceparent: str | None = Field(None, description="likewise")
@@ -121,20 +193,37 @@ class OrderEventView(BaseModel):
     data: OrderEventData
 
 
-def standing(order: OrderId, record: Record) -> dict[str, Any]:
-    """An order as a `StandingView` has it."""
-    return {"id": str(order), "sku": order.sku} | {name: getattr(record, name) for name in FIELDS}
+def standing(order: OrderId, record: Record, *, whole: bool = False) -> dict[str, Any]:
+    """An order as a `StandingView` has it; as a `whole` for operators, who see each other's names, and reasons."""
+    own = {name: getattr(record, name) for name in _OWN}
+    return {"id": str(order), "sku": order.sku} | own | _money(record, whole=whole)
 
 
-def of_order(order: Order) -> dict[str, Any]:
+def _money(record: Record, *, whole: bool) -> dict[str, Any]:
+    if not record.payments:  # as most who ask
+        return NOTHING_PAID
+    sums = record.sums
+    own = sums.get(record.currency, Sums(record.currency)).said()
+    others = [one.said() for currency, one in sums.items() if currency != record.currency]
+    payments = [
+        one._asdict()
+        | {name: getattr(one, name) for name in ("given_back", "owed", "waits")}
+        | {"refunds": [(refund if whole else refund._replace(by="", why=""))._asdict() for refund in one.refunds]}
+        | {"disputes": [dispute._asdict() for dispute in one.disputes]}
+        for one in record.payments
+    ]
+    return {name: own[name] for name in _SUMS} | {"other_currencies": others, "payments": payments}
+
+
+def of_order(order: Order, *, whole: bool = False) -> dict[str, Any]:
     """An order as an `OrderView` has it."""
-    return standing(order.id, order.record) | {"sold_at": order.sold_at}
+    return standing(order.id, order.record, whole=whole) | {"sold_at": order.sold_at}
 
 
 def for_operator(order: Order) -> dict[str, Any]:
     """An order as an `OperatorOrderView` has it."""
     own = {"key": own_key(order.key), "instance": order.instance, "token": order.token, "batch": order.batch_id}
-    return of_order(order) | own | {"attention": order.record.needs_attention}
+    return of_order(order, whole=True) | own | {"attention": order.record.needs_attention}
 
 
 def step(order: Order, event: Event) -> dict[str, Any]:
@@ -144,43 +233,42 @@ def step(order: Order, event: Event) -> dict[str, Any]:
 
 
 def row(order: Order) -> dict[str, Any]:
-    """An order's row in a file. Without the secret in its id, as the id opens the order, and files are passed on."""
-    own: dict[str, Any] = {
-        name: list(one) if isinstance(one := getattr(order.record, name), tuple) else one for name in FIELDS
-    }
+    """An order for a program. Without the secret in its id, as the id opens the order, and files are passed on."""
+    own = {name: getattr(order.record, name) for name in _OWN} | _money(order.record, whole=True)
     own["pay_by"] = own["pay_by"] and _moment(own["pay_by"])
-    written = {"key": own_key(order.key), "token": order.token, "batch": order.batch_id, "instance": order.instance}
-    return {"order": order.id.name, "item": order.sku, "began": _moment(order.sold_at)} | own | written
+    return {"order": order.id.name, "item": order.sku, "began": _moment(order.sold_at)} | own | _written(order)
 
 
-COLUMNS: Final = ("order", "item", "began", *FIELDS, "key", "token", "batch", "instance")
+def cells(order: Order) -> Iterator[dict[str, Any]]:
+    """An order for a spreadsheet: amounts have their decimals, and another currency a row of its own, of sums alone."""
+    record = order.record
+    own = {name: getattr(record, name) for name in _OWN} | {"pay_by": record.pay_by and _moment(record.pay_by)}
+    prices = {name: own[name] for name in ("price", "to_pay") if own[name] is not None}
+    own |= {name: money.decimal(one, record.currency) for name, one in prices.items()}
+    about = {"order": order.id.name, "item": order.sku, "began": _moment(order.sold_at)}
+    payments = {"payments": [one.ref for one in record.payments]}
+    for number, sums in enumerate((record.own_sums, *(one for one in record.sums.values() if one != record.own_sums))):
+        first = own | payments | _written(order) if number == 0 else {"currency": sums.currency}
+        said = {name: money.decimal(getattr(sums, name), sums.currency) for name in _SUMS[:-1]}
+        found = about | first | said | {"unknown": "yes" if sums.unknown else ""}
+        yield {name: found.get(name) for name in COLUMNS}
 
-# The state of an order after an event; after those that are not here it is among their facts.
-_AFTER: Final = {
-    EventKind.SOLD: OrderState.SOLD,
-    EventKind.HELD: OrderState.HELD,
-    EventKind.EXTENDED: OrderState.HELD,
-    EventKind.CONFIRMED: OrderState.CONFIRMED,
-    EventKind.AMOUNT_MISMATCH: OrderState.HELD,
-    EventKind.EXPIRED: OrderState.EXPIRED,
-    EventKind.CANCELLED: OrderState.CANCELLED,
-}
-_OF_A_PAYMENT: Final = (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE)  # those of earlier releases don't say it
+
+def _written(order: Order) -> dict[str, Any]:
+    return {"key": own_key(order.key), "token": order.token, "batch": order.batch_id, "instance": order.instance}
+
+
+_IN_ROWS: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku", "other_currencies"))
+AMOUNTS: Final = ("price", "to_pay", *_SUMS[:-1])  # the columns of a spreadsheet that are numbers with decimals
+COLUMNS: Final = ("order", "item", "began", *_IN_ROWS, "key", "token", "batch", "instance")
 
 
 def of_event(event: Event, ref: str | None) -> dict[str, Any]:
-    """The body of an event.
-
-    `state`: of the order after it; `about`: the order, some of its units, a payment of it, or a part of one.
-    """
+    """The body of an event. `state`: of the order after it; `about`: the order, some of its units, or a payment."""
     facts = event.facts
-    # The refunds of earlier releases don't say it: that of an order says what became of its units.
-    of_payment = event.kind in _OF_A_PAYMENT or (event.kind is EventKind.REFUNDED and "restock" not in facts)
-    of = facts.get("about") or ("payment" if of_payment else "order")
-    became = OrderState.REFUNDED if event.kind is EventKind.REFUNDED and of == "order" else _AFTER.get(event.kind)
     about = {
-        "state": facts.get("state") or became,
-        "about": of,
+        "state": facts.get("state") or event.kind,  # that with which it begins is called as its state
+        "about": facts.get("about") or "order",
         "order": str(event.order),
         "sku": event.sku,
         "number": event.number,

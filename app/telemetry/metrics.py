@@ -34,7 +34,14 @@ _CHANGES: Final = {
     "incident": "noted already_noted not_found",
     "expire": "done more",
 }
-_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused", "HoldsNotPossible", "EarlierSale")
+_REFUSALS: Final = (
+    "UnknownItem",
+    "ItemNotPossible",
+    "BuyerRequired",
+    "KeyReused",
+    "HoldsNotPossible",
+    "AmountRequired",
+)
 _BLOCKED_MAX: Final = 100  # items with a series of their own
 _AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned")
 _FAILURES: Final = (
