@@ -89,7 +89,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     shown = catalogue_of(settings)
     webhooks_of(settings)
     refunds_of(settings)
-    callbacks = providers.readers(settings.callback_secrets, settings.providers)
+    callbacks = providers.readers(settings.callback_secrets, settings.providers, stripe=settings.stripe_options)
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in (*unknown_variables(), *doubtful(settings), *not_promised):

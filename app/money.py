@@ -48,7 +48,12 @@ def written(amount: int, currency: str | None) -> str:
     """An amount for people, such as `499.00 EUR`; one without a currency is in an unknown minor unit."""
     if currency is None:
         return f"{amount} in the minor unit of no currency"
-    most = decimals(currency)
+    return f"{decimal(amount, currency)} {currency}"
+
+
+def decimal(amount: int, currency: str | None) -> str:
+    """An amount with the decimals of its currency, such as `499.00`; as it is without a currency."""
+    most = decimals(currency) if currency is not None else 0
     digits = str(abs(amount)).rjust(most + 1, "0")
     sign = "-" if amount < 0 else ""
-    return f"{sign}{digits[: len(digits) - most]}{'.' if most else ''}{digits[len(digits) - most :]} {currency}"
+    return f"{sign}{digits[: len(digits) - most]}{'.' if most else ''}{digits[len(digits) - most :]}"

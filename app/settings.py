@@ -307,6 +307,19 @@ class Settings(BaseSettings):
         description="the signing secret of Stripe's endpoint, for `POST /payments/stripe` (extra `stripe`), as "
         f"`whsec_...`{_SEVERAL}; unset: they are refused",
     )
+    stripe_test_mode: bool = Field(
+        False, description="what Stripe's test mode tells counts, and its keys will do: play money pays for orders"
+    )
+    stripe_account: str = Field(
+        "",
+        pattern=r"^(acct_\w+)?$",
+        description="the account of Stripe Connect's whose events are taken, as `acct_...`; empty: none but one's own",
+    )
+    stripe_shared: bool = Field(
+        False,
+        description="others sell by this account of Stripe's, too: only payments whose metadata have a `hold` are of "
+        "this service (docs/payments.md)",
+    )
     alipay_key: SecretStr | None = Field(
         None,
         description="the id of the app at Alipay, a colon, and Alipay's public key for it in base64, for "
@@ -456,6 +469,11 @@ class Settings(BaseSettings):
         return found
 
     @property
+    def stripe_options(self) -> dict[str, Any]:
+        """The options of Stripe's reader, and of its client."""
+        return {"test_mode": self.stripe_test_mode, "account": self.stripe_account, "shared": self.stripe_shared}
+
+    @property
     def only_shop_holds(self) -> bool:
         """True if a hold needs the shop's token."""
         if self.holds_from is not None:
@@ -548,10 +566,12 @@ def unknown_variables() -> list[str]:
 
 def doubtful(settings: Settings) -> list[str]:
     """Settings that are valid but probably a mistake, in sentences for the operator."""
-    start = settings.sale_starts_at
-    if start is None or not moments.long_past(start):
-        return []
-    return [f"SECKILL_SALE_STARTS_AT is before this year: the sale has started ({start.isoformat()})"]
+    start, found = settings.sale_starts_at, []
+    if start is not None and moments.long_past(start):
+        found.append(f"SECKILL_SALE_STARTS_AT is before this year: the sale has started ({start.isoformat()})")
+    if settings.stripe_test_mode:
+        found.append("SECKILL_STRIPE_TEST_MODE is on: play money pays for orders")
+    return found
 
 
 def _line(error: Any) -> str:

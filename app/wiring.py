@@ -138,7 +138,8 @@ def refunds_of(settings: Settings) -> "Provider | None":
 
     with about("SECKILL_REFUNDS"):
         url, timeout_s = settings.refunds.get_secret_value(), settings.webhook_timeout_ms / 1000
-        return connect(url, secrets=secrets_of(settings.webhook_secret), timeout_s=timeout_s)
+        secrets, options = secrets_of(settings.webhook_secret), settings.stripe_options
+        return connect(url, secrets=secrets, timeout_s=timeout_s, **options)
 
 
 @contextmanager

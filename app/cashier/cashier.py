@@ -5,16 +5,26 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from app.cashier.provider import Became, Provider, Result, Wish
+from app.cashier.provider import Became, Provider, Result, Unanswered, Wish
 from app.errors import EXPECTED
 from app.forever import end, run_forever
 from app.locks.fallback import degraded
-from app.orders import Event, EventKind, Incident, Order, Refund, RequestOutcome, RequestRefund
-from app.orders.record import Record
+from app.orders import (
+    Event,
+    EventKind,
+    GivenBack,
+    Incident,
+    Order,
+    PaymentRefund,
+    RefundState,
+    RequestRefund,
+)
+from app.payments import Kind
+from app.payments.shares import commands
 from app.sale import Shop
 from app.stock import Level, StockStore
 from app.telemetry.observer import Observer
@@ -36,7 +46,7 @@ _LONGEST_WAIT_S: Final = 600.0
 _ASK_AGAIN_S: Final = 3600.0  # what the shop has accepted, and never reported
 _MINUTE_S: Final = 60.0
 _LOOKED_AT_ONCE: Final = 200  # orders of an item
-_OWING: Final = frozenset((EventKind.REFUND_DUE, EventKind.REFUND_REQUESTED, EventKind.REFUND_FAILED))
+_OPEN: Final = (RefundState.DUE, RefundState.ASKED, RefundState.FAILED)
 
 
 @dataclass(slots=True)
@@ -134,7 +144,7 @@ class _Office:
         self._lost = lost
         self._journals: dict[str, _Journal] = {}
         self._tries: dict[str, int] = {}  # by the key of a wish whose outcome is not known yet
-        self._own: set[str] = set()  # keys of the requests that this office has written
+        self._accepted: dict[str, float] = {}  # by the refund's name, when to ask again (monotonic)
         self._made: deque[float] = deque()  # when the last ones were asked for (monotonic)
         self._closed_until = 0.0
         self.closed = ""
@@ -182,11 +192,12 @@ class _Office:
             except _StuckError:
                 continue
             journal.failed.pop(number, None)
-            if order is None or not names(order.record):
+            states = [one.state for _, one in order.record.refunds] if order is not None else []
+            if not states:
                 journal.owing.pop(number, None)
                 continue
-            if order.record.failed:
-                journal.failed[number] = len(order.record.failed)
+            if failed := states.count(RefundState.FAILED):
+                journal.failed[number] = failed
             del journal.owing[number]  # behind the others: those behind one that can't be helped have their turn
             journal.owing[number] = time.monotonic() + wait_s
 
@@ -228,23 +239,53 @@ class _Office:
                 return
 
     async def _order(self, order: Order) -> float:
-        """Request and make the refunds of an order. Returns for how long to leave it alone, in seconds."""
-        record, waits_s = order.record, [_ASK_AGAIN_S]
-        for name in names(record):
-            if name in record.failed:
-                continue
+        """Request and make the refunds of an order, one by one. Returns for how long to leave it alone, in seconds."""
+        waits_s = [_ASK_AGAIN_S]
+        for ref in [payment.ref for payment in order.record.payments if any(map(_is_to_make, payment.open))]:
             if (wait_s := self._until_room_s()) > 0:
                 return wait_s
-            request = next((one for one in record.requested if one.name == name), None)
-            if request is None:
-                answer = await self._shop.submit(RequestRefund(*order.id, name, BY))
-                if answer.outcome is not RequestOutcome.REQUESTED or answer.record is None:
-                    return 0.0  # it has changed meanwhile
-                record = answer.record
-                request = next(one for one in record.requested if one.name == name)
-                self._own.add(Wish(order.id, request).key)
-            waits_s.append(await self._make(Wish(order.id, request, record.ref)))
+            try:
+                order = await self._compared(order, ref)
+            except Unanswered as error:
+                if error.result.became is not Became.ACCEPTED:
+                    return self._put_off(Wish(order.id, ref, ref, None, None), error.result)
+                continue  # one of this payment is under way there: a callback will tell
+            payment = order.record.payment(ref)
+            for one in filter(_is_to_make, payment.open if payment is not None else ()):
+                if (wait_s := self._until_room_s()) > 0:
+                    return wait_s
+                if (wait_s := self._accepted.get(one.name, 0.0) - time.monotonic()) > 0:
+                    waits_s.append(wait_s)  # the shop has it, and something else of the order is news
+                    continue
+                answer = await self._shop.submit(RequestRefund(*order.id, one.name, BY))
+                now = answer.record.payment(ref) if answer.record else None
+                found = now.find(one.name) if now is not None else None
+                if found is None or found.state is not RefundState.ASKED:
+                    if found != one:
+                        waits_s.append(0.0)  # it has changed meanwhile; else others come first
+                    continue
+                currency = one.currency or (payment and payment.currency) or order.record.currency
+                waits_s.append(await self._make(Wish(order.id, one.name, ref, one.amount, currency, order.record.ref)))
         return min(waits_s)
+
+    async def _compared(self, order: Order, ref: str) -> Order:
+        """Note what the provider has given back of a payment, and we don't know: of a store that came back older, or of
+        a callback that is on its way. It may be of another order that has the payment, too.
+        """
+        made = await self._cashier.provider.made(ref)
+        orders = sorted(await self._shop.paid_with(ref), key=lambda one: one.id) if made else []
+        for told in made or ():
+            known = (payment.find(None, told.refund_id) for some in orders for payment in some.record.payments)
+            gone = [one.state is RefundState.BOUNCED for one in known if one is not None]
+            if gone and all(one is (told.kind is Kind.REFUND_FAILED) for one in gone):
+                continue
+            for command in commands(orders, told):
+                answer = await self._shop.submit(command)
+                orders = [
+                    replace(one, record=answer.record) if answer.record and one.id == answer.order else one
+                    for one in orders
+                ]
+        return next((one for one in orders if one.id == order.id), order)
 
     def _until_room_s(self) -> float:
         """In how many seconds the next refund may be asked for."""
@@ -257,37 +298,33 @@ class _Office:
     async def _make(self, wish: Wish) -> float:
         """Ask the provider, and note what became of it. Returns after how many seconds to ask again."""
         self._made.append(time.monotonic())
-        again = wish.key not in self._own
-        self._own.discard(wish.key)  # whatever becomes of it, the next one looks first
-        result = await self._cashier.provider.refund(wish, again=again)
+        result = await self._cashier.provider.refund(wish)
         self._cashier.observer.refunded(str(result.became))
-        order, request = wish.order, wish.request
-        is_part = request.name != request.ref
+        order = wish.order
+        about: dict[str, Any] = {"refund_id": result.refund_id, "name": wish.name}
         match result.became:
             case Became.DONE:
-                about: dict[str, Any] = {"of_part": request.name} if is_part else {}
-                await self._shop.submit(Refund(*order, False, request.ref, BY, **about))
+                amount = wish.amount if result.amount is None else result.amount
+                await self._shop.submit(GivenBack(*order, wish.payment_ref, BY, amount, whole=amount is None, **about))
             case Became.REFUSED:
-                _log.error("the refund of %s for order %s has failed: %s", request.ref, order.name, result.why)
-                about = {
-                    "name": request.name if is_part else None,
-                    "why": result.why,
-                    "by": BY,
-                    "request": request.event,
-                }
-                await self._shop.submit(Incident(*order, EventKind.REFUND_FAILED, request.ref, **about))
+                _log.error("the refund of %s for order %s has failed: %s", wish.payment_ref, order.name, result.why)
+                about |= {"why": result.why, "by": BY}
+                await self._shop.submit(Incident(*order, EventKind.REFUND_FAILED, wish.payment_ref, **about))
             case Became.ACCEPTED:
+                self._accepted[wish.name] = time.monotonic() + _ASK_AGAIN_S
                 return _ASK_AGAIN_S
             case Became.UNKNOWN:
                 return self._put_off(wish, result)
         self.closed = ""
+        self._accepted.pop(wish.name, None)
         self._tries.pop(wish.key, None)
+        self._tries.pop(wish._replace(name=wish.payment_ref).key, None)  # of the look before it
         return 0.0
 
     def _put_off(self, wish: Wish, result: Result) -> float:
         tries = self._tries[wish.key] = self._tries.get(wish.key, 0) + 1
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries - 1, 30))
-        about = wish.request.ref, wish.order.name, result.why, wait_s
+        about = wish.payment_ref, wish.order.name, result.why, wait_s
         _log.warning("the refund of %s for order %s: %s; again in %.0f s", *about)
         if result.closed:
             self.closed, self._closed_until = result.why, time.monotonic() + wait_s
@@ -304,12 +341,12 @@ class _StuckError(Exception):
 
 def _is_news(event: Event, journal: _Journal) -> bool:
     """Return whether an order is to be looked at, as something may be owed, or no more. Our own events are no news."""
-    facts = event.facts
-    if facts.get("by") == BY:
+    if event.facts.get("by") == BY:
         return False
-    return event.kind in _OWING or "refunds_due" in facts or "part" in facts or event.order.number in journal.owing
+    owing = any(one["state"] in _OPEN for one in event.facts.get("refunds", ()))
+    return owing or event.order.number in journal.owing
 
 
-def names(record: Record) -> list[str]:
-    """The refunds that are owed: of parts, and of whole payments."""
-    return [*record.parts_due, *record.refunds_due]
+def _is_to_make(one: PaymentRefund) -> bool:
+    """Whether the provider is to be asked for a refund; one that has failed waits for an operator."""
+    return one.state in (RefundState.DUE, RefundState.ASKED)

@@ -1,44 +1,61 @@
 """What the cashier needs of a payment provider."""
 
-import hashlib
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from app.orders import OrderId
-from app.orders.record import Request
-
-_KEY_DIGITS: Final = 32
+from app.payments import Report
 
 
 class Wish(NamedTuple):
-    """A refund to make. `buyer` is not told: a provider knows its payers."""
+    """A refund to make. `buyer` is not told: a provider knows its payers.
+
+    `name`: random, and made when the refund became due, so that not even a restored store gives it to another one.
+    `amount`: in the minor unit of `currency`; None: all that is left of the payment.
+    """
 
     order: OrderId
-    request: Request
+    name: str
+    payment_ref: str
+    amount: int | None
+    currency: str | None
     shop_ref: str | None = None
 
     @property
     def key(self) -> str:
-        """The idempotency key at the provider: the same for each try, and another one after the refund has failed."""
-        said = f"{self.order}|{self.request.event}"
-        return f"refund-{hashlib.sha256(said.encode()).hexdigest()[:_KEY_DIGITS]}"
+        """The idempotency key at the provider: the same for each try."""
+        return f"refund-{self.name}"
 
 
 class Became(StrEnum):
     """What became of a try."""
 
-    DONE = "done"  # also if somebody has given it back before
+    DONE = "done"
     ACCEPTED = "accepted"  # a callback will tell
     REFUSED = "refused"  # and will be again: an operator has to look
-    UNKNOWN = "unknown"  # no answer, or one that says to come again
+    UNKNOWN = "unknown"  # no answer, or one that says to come again, or to look at what was made
 
 
 class Result(NamedTuple):
-    """The result of a try. `why`: a reason, for people; `closed`: no other refund would get through either."""
+    """The result of a try. `why`: a reason, for people; `closed`: no other refund would get through either.
+
+    `refund_id`: the provider's own name of the refund; `amount`: what was given back, in the minor unit of ISO 4217.
+    Both are None if the provider didn't say it.
+    """
 
     became: Became
     why: str = ""
     closed: bool = False
+    refund_id: str | None = None
+    amount: int | None = None
+
+
+class Unanswered(Exception):
+    """The provider can't say what it has made. `result`: what came of the question; no refund is to be asked for."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.why)
+        self.result = result
 
 
 class Provider(Protocol):
@@ -46,10 +63,16 @@ class Provider(Protocol):
 
     where: str
 
-    async def refund(self, wish: Wish, *, again: bool) -> Result:
-        """Ask for a refund. `again`: another cashier may have asked for it before, perhaps long ago.
+    async def refund(self, wish: Wish) -> Result:
+        """Ask for a refund. Calls with one key are one refund, also if one was cancelled, or its answer was lost.
 
-        Any number of calls with one key are one refund, also if one was cancelled, or its answer was lost.
+        A provider forgets its keys after a day or so: before the first call `made` tells whether there was another one.
+        """
+
+    async def made(self, payment_ref: str) -> list[Report] | None:
+        """All refunds of a payment, as callbacks report them, failed ones too; None: this provider can't tell.
+
+        Raises `Unanswered`.
         """
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from app.cashier.provider import Became, Wish
 from app.cashier.provider import Result as Refunded
 from app.outbox.endpoint import Endpoint
+from app.payments import Report
 
 _REFUSALS: Final = (400, 404, 405, 410, 422)
 _NOT_OURS: Final = (401, 403)
@@ -20,12 +21,12 @@ class Shop:
         self._endpoint = Endpoint(url, secrets, timeout_s=timeout_s, at_once=1)
         self.where = self._endpoint.where
 
-    async def refund(self, wish: Wish, *, again: bool) -> Refunded:
+    async def refund(self, wish: Wish) -> Refunded:
         """See `Provider`. The shop answers `{"outcome": "refunded"}`, or any other 2xx and calls back later."""
-        request, at = wish.request, datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         data: dict[str, Any] = {"order": str(wish.order), "sku": wish.order.sku, "ref": wish.shop_ref}
-        data |= {"payment_ref": request.ref, "part": request.name if request.name != request.ref else None}
-        data |= {"amount": request.amount, "currency": request.currency}
+        data |= {"payment_ref": wish.payment_ref, "refund_name": wish.name}
+        data |= {"amount": wish.amount, "currency": wish.currency}
         said = {"type": "refund.requested", "timestamp": at, "data": data}
         answer = await self._endpoint.post(wish.key, json.dumps(said, separators=(",", ":")).encode())
         if not answer.why:
@@ -34,6 +35,10 @@ class Shop:
         if answer.status in _NOT_OURS:
             return Refunded(Became.UNKNOWN, f"{why}; is SECKILL_WEBHOOK_SECRET the shop's?", closed=True)
         return Refunded(Became.REFUSED if answer.status in _REFUSALS else Became.UNKNOWN, why)
+
+    async def made(self, payment_ref: str) -> list[Report] | None:
+        """See `Provider`. Nothing asks a shop for its refunds."""
+        return None
 
     async def close(self) -> None:
         """Close all connections."""

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import aiohttp
 
-from app.cashier.provider import Became, Result, Wish
+from app.cashier.provider import Became, Result, Unanswered, Wish
 from app.errors import ConfigurationError, SeckillError
-from app.payments.reading import name_of
+from app.payments import Kind, Report
+from app.payments.reading import inner, name_of
 from app.payments.reconcile import Movement, MovementKind
-from app.payments.stripe import UNITS
+from app.payments.stripe_objects import REFUNDS, UNCAPTURED, report_of
+from app.payments.units import STRIPE
 
 try:
     import stripe as library
@@ -19,11 +21,11 @@ except ImportError:
 
 _PAGE: Final = 100
 _OBJECTS: Final = {"pi_": "payment_intent", "ch_": "charge", "py_": "charge"}
-_WELL: Final = ("succeeded", "pending")  # a pending one that fails later is told by a callback
-_BADLY: Final = ("failed", "canceled")
+_WAITS: Final = "requires_action"  # of the payer: a callback tells how it ends
+_BECAME: Final = {Kind.REFUNDED: Became.DONE, Kind.REFUND_FAILED: Became.REFUSED}
 _LOST: Final = "lost"
-_COMES: Final = "requires_action"  # of the payer: a callback tells how it ends
 _ALREADY: Final = "charge_already_refunded"
+_NONE: Final = "resource_missing"
 
 
 class _Http(library.AIOHTTPClient):
@@ -39,111 +41,120 @@ class _Http(library.AIOHTTPClient):
 
 
 class Stripe:
-    """Gives back payments of Stripe. `api`: another address of its API. It lives on one event loop."""
+    """Gives back payments of Stripe. It lives on one event loop.
 
-    def __init__(self, key: str, *, api: str | None, timeout_s: float) -> None:
+    `api`: another address of its API; `account`: the one of Connect's accounts that has the payments; `shared`: others
+    sell by this account, too, and ours is what names a hold.
+    """
+
+    def __init__(self, key: str, *, api: str | None, timeout_s: float, account: str = "", shared: bool = False) -> None:
         self.where = api or "https://api.stripe.com"
-        self._timeout_s = timeout_s
+        self._timeout_s, self._shared = timeout_s, shared
         self._http: Any = _Http(timeout=aiohttp.ClientTimeout(total=timeout_s))
-        addresses: Any = {"api": api} if api else None
+        how: dict[str, Any] = {"base_addresses": {"api": api} if api else None, "stripe_account": account or None}
         # No retries of its own: ours come with a pause, and are seen.
-        self._client = library.StripeClient(
-            key, http_client=self._http, base_addresses=addresses, max_network_retries=0
-        )
+        self._client = library.StripeClient(key, http_client=self._http, max_network_retries=0, **how)
 
-    async def refund(self, wish: Wish, *, again: bool) -> Result:  # noqa: PLR0911 - a case each
-        """See `Provider`. Stripe forgets a key after a day or later, so that a request of old is looked for first."""
-        about = next((name for prefix, name in _OBJECTS.items() if wish.request.ref.startswith(prefix)), None)
+    async def refund(self, wish: Wish) -> Result:
+        """See `Provider`."""
+        about = _about(wish.payment_ref)
         if about is None:
-            return Result(Became.REFUSED, f"{wish.request.ref} is no payment of Stripe's")
-        payment, made = {about: wish.request.ref}, None
+            return Result(Became.REFUSED, f"{wish.payment_ref} is no payment of Stripe's")
+        params: Any = {about: wish.payment_ref, "metadata": {"seckill": wish.name, "order": wish.order.name}}
         try:
             async with asyncio.timeout(self._timeout_s):
-                made = await self._made(payment, wish.key) if again else None
-                params: Any = {**payment, "metadata": {"seckill": wish.key, "order": wish.order.name}}
-                if made is None and wish.request.amount is not None:
-                    charged_in = await self._currency(about, wish.request.ref)
-                    if charged_in != (wish.request.currency or charged_in):
-                        why = f"was charged in {charged_in}, and the order is in {wish.request.currency}"
-                        return Result(Became.REFUSED, f"{wish.request.ref} {why}")
-                    params["amount"] = UNITS.theirs(wish.request.amount, charged_in)
-                if made is None:
-                    made = await self._client.v1.refunds.create_async(params, {"idempotency_key": wish.key})
-        except TimeoutError:
-            return Result(Became.UNKNOWN, f"no answer within {self._timeout_s:g} s")
-        except library.StripeError as error:
-            return _failed(error)
-        status = getattr(made, "status", None)
-        if status in _WELL:
-            return Result(Became.DONE)
-        if status == _COMES:
-            return Result(Became.ACCEPTED)
-        # Its fields are there only if they are in the answer.
-        why = f"{getattr(made, 'id', '?')} is {status}: {getattr(made, 'failure_reason', None) or 'no reason'}"
-        return Result(Became.REFUSED if status in _BADLY else Became.UNKNOWN, f"Stripe's refund {why}")
+                if wish.amount is not None:
+                    charged_in = await self._currency(about, wish.payment_ref)
+                    if charged_in != (wish.currency or charged_in):
+                        why = f"was charged in {charged_in}, and the order is in {wish.currency}"
+                        return Result(Became.REFUSED, f"{wish.payment_ref} {why}")
+                    params["amount"] = STRIPE.theirs(wish.amount, charged_in)
+                made = await self._client.v1.refunds.create_async(params, {"idempotency_key": wish.key})
+        except (TimeoutError, library.StripeError) as error:
+            return self._failed(error)
+        of = made.to_dict()
+        status, told = str(of.get("status")), Became.ACCEPTED if of.get("status") == _WAITS else Became.UNKNOWN
+        became = _BECAME[REFUNDS[status]] if status in REFUNDS else told
+        why = f"Stripe's refund {of.get('id')} is {status}: {of.get('failure_reason') or 'no reason'}"
+        amount = STRIPE.iso(of.get("amount"), str(of.get("currency")).upper())
+        return Result(became, "" if became is Became.DONE else why, refund_id=of.get("id"), amount=amount)
 
     async def _currency(self, about: str, ref: str) -> str:
         """The currency in which a payment was charged; the buyer's own, where Stripe has converted the price."""
         of: Any = self._client.v1.payment_intents if about == "payment_intent" else self._client.v1.charges
         return str((await of.retrieve_async(ref)).currency).upper()
 
-    async def _made(self, payment: dict[str, str], key: str) -> Any:
-        """The refund with this key, if it was made before."""
-        params: Any = {**payment, "limit": _PAGE}
-        page = await self._client.v1.refunds.list_async(params)
-        async for one in page.auto_paging_iter():
-            metadata: Any = one.metadata or {}
-            if metadata["seckill"] == key if "seckill" in metadata else False:
-                return one
-        return None
+    async def made(self, payment_ref: str) -> list[Report] | None:
+        """See `Provider`. When a refund failed is not in the list: `at` is when it was made."""
+        about = _about(payment_ref)
+        if about is None:
+            return None
+        params: Any = {about: payment_ref, "limit": _PAGE}
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                page = await self._client.v1.refunds.list_async(params)
+                found = [one.to_dict() async for one in page.auto_paging_iter()]
+            reports = [report_of(Kind.REFUNDED, of, of["id"], of.get("created")) for of in found]
+            waits = (of["id"] for of in found if of.get("status") == _WAITS and "seckill" in inner(of, "metadata"))
+            if (ours := next(waits, None)) is not None:  # no report yet, and asked for again it would be a second one
+                raise Unanswered(Result(Became.ACCEPTED, f"{ours} waits for its payer at Stripe", refund_id=ours))
+        except ValueError as error:
+            raise Unanswered(Result(Became.UNKNOWN, f"Stripe's refunds of {payment_ref}: {error}")) from None
+        except (TimeoutError, library.StripeError) as error:
+            if getattr(error, "code", None) == _NONE:
+                return []  # and it will refuse to give back what it doesn't have
+            raise Unanswered(self._failed(error)._replace(became=Became.UNKNOWN)) from None
+        return [one for one in reports if one is not None]
 
     async def movements(self, since: float) -> AsyncIterator[Movement]:
         """All charges, refunds and lost disputes since a moment, in seconds since 1970. Raises `SeckillError`."""
-        params: Any = {"created": {"gte": int(since)}, "limit": _PAGE}
-        lists: tuple[tuple[MovementKind, Any], ...] = (
-            (MovementKind.CHARGE, self._client.v1.charges),
-            (MovementKind.REFUND, self._client.v1.refunds),
-            (MovementKind.DISPUTE, self._client.v1.disputes),
-        )
+        api: Any = self._client.v1
         try:
-            for kind, service in lists:
+            for kind, service in zip(MovementKind, (api.charges, api.refunds, api.disputes), strict=True):
+                params: Any = {"created": {"gte": int(since)}, "limit": _PAGE}
+                if self._shared and kind is not MovementKind.CHARGE:
+                    params["expand"] = ["data.charge"]
                 async for one in (await service.list_async(params)).auto_paging_iter():
-                    if _moves(kind, one):
-                        yield _movement(kind, one)
+                    if (line := _movement(kind, one.to_dict(), self._shared)) is not None:
+                        yield line
         except library.StripeError as error:
-            raise SeckillError(_failed(error).why) from None
+            raise SeckillError(self._failed(error).why) from None
+        except ValueError as error:
+            raise SeckillError(f"Stripe's list: {error}") from None
 
     async def close(self) -> None:
         """Close all connections."""
         await self._http.close_async()
 
-
-def _moves(kind: MovementKind, of: Any) -> bool:
-    match kind:
-        case MovementKind.CHARGE:
-            return bool(of.captured)
-        case MovementKind.REFUND:
-            return of.status in _WELL
-        case MovementKind.DISPUTE:
-            return bool(of.status == _LOST)
-
-
-def _movement(kind: MovementKind, of: Any) -> Movement:
-    """A line of Stripe's list. A payment is called by its intent, or by its charge if it has none."""
-    is_charge = kind is MovementKind.CHARGE
-    charge, amount = (of.id, of.amount_captured) if is_charge else (name_of(of.charge), of.amount)
-    ref, currency = name_of(of.payment_intent) or charge, str(of.currency).upper()
-    return Movement(str(ref), kind, UNITS.iso(amount, currency) or 0, currency, str(of.id), float(of.created))
+    def _failed(self, error: Exception) -> Result:
+        if isinstance(error, TimeoutError):
+            return Result(Became.UNKNOWN, f"no answer within {self._timeout_s:g} s")
+        status, code = getattr(error, "http_status", None) or 0, getattr(error, "code", None)
+        cause = error.__cause__ or error.__context__ or error
+        why = f"Stripe: {status or 'no'} answer{f' {code}' if code else ''} ({type(cause).__name__})"
+        if code == _ALREADY:
+            return Result(Became.UNKNOWN, "all of it was given back at Stripe")
+        if isinstance(error, library.AuthenticationError | library.PermissionError):
+            return Result(Became.UNKNOWN, f"{why}; is the key of SECKILL_REFUNDS right?", closed=True)
+        if isinstance(error, library.InvalidRequestError | library.CardError) and status in (400, 402, 404):
+            return Result(Became.REFUSED, why)
+        return Result(Became.UNKNOWN, why)
 
 
-def _failed(error: library.StripeError) -> Result:
-    status, code = error.http_status or 0, getattr(error, "code", None)
-    cause = error.__cause__ or error.__context__ or error
-    why = f"Stripe: {status or 'no'} answer{f' {code}' if code else ''} ({type(cause).__name__})"
-    if code == _ALREADY:
-        return Result(Became.DONE)
-    if isinstance(error, library.AuthenticationError | library.PermissionError):
-        return Result(Became.UNKNOWN, f"{why}; is the key of SECKILL_REFUNDS right?", closed=True)
-    if isinstance(error, library.InvalidRequestError | library.CardError) and status in (400, 402, 404):
-        return Result(Became.REFUSED, why)
-    return Result(Became.UNKNOWN, why)
+def _about(payment_ref: str) -> str | None:
+    return next((name for prefix, name in _OBJECTS.items() if payment_ref.startswith(prefix)), None)
+
+
+def _movement(kind: MovementKind, of: dict[str, Any], shared: bool) -> Movement | None:
+    """A line of Stripe's list, if it moved money, and not likely that of others.
+
+    A payment is called by its intent, or by its charge if it has none.
+    """
+    is_charge, status, currency = kind is MovementKind.CHARGE, of.get("status"), of["currency"].upper()
+    charge, amount = (of, of["amount_captured"]) if is_charge else (of.get("charge"), of["amount"])
+    given_back = REFUNDS.get(str(status)) is Kind.REFUNDED and of.get("reason") != UNCAPTURED
+    moved = of["captured"] if is_charge else given_back if kind is MovementKind.REFUND else status == _LOST
+    if not moved or (shared and isinstance(charge, dict) and not inner(charge, "metadata").get("hold")):
+        return None
+    ref = name_of(of.get("payment_intent")) or name_of(charge)
+    return Movement(str(ref), kind, STRIPE.iso(amount, currency) or 0, currency, of["id"], float(of["created"]))

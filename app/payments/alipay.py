@@ -2,7 +2,7 @@
 
 The shop gives the hold's id as `passback_params`, and Alipay repeats it. A payment is called by Alipay's `trade_no`.
 A notice has no age by which it could be refused: the same one again does nothing. `refund_fee` is all that was given
-back so far.
+back so far, and other notices of the trade repeat it.
 """
 
 import base64
@@ -70,14 +70,12 @@ class Alipay(Reader):
             return None
         total, given = (_fen(said.get(name) or "0") for name in ("total_amount", "refund_fee"))
         paid_at, at = _at(said.get("gmt_payment")), _at(said.get("notify_time"))
-        more: dict[str, Any] = {"message": said.get("notify_id", ""), "amount": total, "paid_at": paid_at}
+        more: dict[str, Any] = {"amount": total, "paid_at": paid_at}
         if given:
-            kind, part = Kind.REFUNDED, given < total
-            # Other notices of the trade repeat the sum.
-            more = {"message": f"{said.get('trade_no')} {given}", "so_far": given if part else None, "part": part}
-        hold, ref = unquote(said.get("passback_params", "")) or None, said.get("trade_no", "")
+            kind, more = Kind.REFUNDED, {"so_far": given, "whole": given >= total}
+        more |= {"message": said.get("notify_id", ""), "hold": unquote(said.get("passback_params", "")) or None}
         at = (_at(said.get("gmt_refund")) if given else paid_at) or at
-        return Report(kind=kind, payment_ref=ref, hold=hold, currency="CNY", at=at, **more)
+        return Report(kind=kind, payment_ref=said.get("trade_no", ""), currency="CNY", at=at, **more)
 
 
 def _fen(yuan: str) -> int:

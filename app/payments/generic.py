@@ -21,15 +21,20 @@ class Payment(BaseModel):
     hold: str | None = Field(None, min_length=1, max_length=200, description="the id of the hold")
     payment_ref: str = Field(min_length=1, max_length=200, description="the provider's own name of the payment")
     amount: Annotated[
-        Amount | None, Field(description="what was paid, or given back: less than what was paid is a part")
+        Amount | None, Field(description="what was paid, is disputed, or was given back by this one refund")
     ] = None
     currency: Annotated[str | None, Field(pattern=CURRENCY_PATTERN)] = None
     subtotal: Annotated[
         Amount | None, Field(description="of the amount, what is for the goods: without tax, shipping and discounts")
     ] = None
-    paid_at: float | None = Field(None, description="when the buyer paid, in seconds since 1970")
-    part_name: str | None = Field(
-        None, max_length=200, description="of a refund that was requested: the `part` of that request"
+    paid_at: float | None = Field(
+        None, ge=0, le=1e11, allow_inf_nan=False, description="when the buyer paid, in seconds since 1970"
+    )
+    refund_id: str | None = Field(
+        None, min_length=1, max_length=200, description="the provider's own name of the refund or dispute"
+    )
+    refund_name: str | None = Field(
+        None, min_length=1, max_length=200, description="of a refund that was requested: `refund_name` of that request"
     )
     why: str = Field("", max_length=200, description="the reason of a dispute, or of a refund that failed")
 

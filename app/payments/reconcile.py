@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from app import money
-from app.orders import Order
+from app.orders import Order, Sums
+from app.orders.account import add_up
 
 
 class MovementKind(StrEnum):
@@ -70,15 +71,18 @@ _SAID = {
 }
 
 
-@dataclass(slots=True)
-class Totals:
-    """Sums in one currency, in its minor unit: at the provider, and here; `owed`: what is still to be given back."""
+class Totals(NamedTuple):
+    """Sums in one currency, in its minor unit: at the provider, and here."""
 
-    charged: int = 0
-    refunded: int = 0
-    paid: int = 0
-    given_back: int = 0
-    owed: int = 0
+    charged: int
+    refunded: int
+    here: Sums
+
+    @property
+    def told(self) -> dict[str, int]:
+        """The sums for programs."""
+        here = {name: getattr(self.here, name) for name in ("paid", "given_back", "owed", "kept")}
+        return {"charged": self.charged, "refunded": self.refunded, **here}
 
 
 @dataclass(slots=True)
@@ -93,46 +97,11 @@ class _There:
 class _Here:
     orders: list[str] = field(default_factory=list)
     paid: int = 0
-    back: int = 0
-    owed: int = 0
+    back: int = 0  # by the provider
     known: bool = True  # the amount of each was told
     whole: bool = False  # all of it was given back
     since: float = 0.0  # when the oldest of these orders began
     currencies: set[str | None] = field(default_factory=set)
-
-
-class _Sums(NamedTuple):
-    """A payment of an order, in the minor unit of its currency. `paid`: None if nobody has said it."""
-
-    ref: str
-    currency: str | None
-    paid: int | None
-    back: int
-    owed: int
-
-
-def _sums(order: Order) -> Iterator[_Sums]:
-    record = order.record
-    payments = {one.ref: (one.amount, one.currency) for one in record.payments}
-    if record.payment_ref is not None:
-        payments.setdefault(record.payment_ref, (None, None))
-    for ref, (told, foreign) in payments.items():
-        paid = record.to_pay if told is None and ref == record.payment_ref else told
-        back = record.back_of(ref, foreign).amount
-        parts = sum(one.amount for one in record.parts if (one.ref, one.currency) == (ref, foreign))
-        if ref in record.refunded:  # of which a part may have come back, and be due again
-            back = (paid or 0) - parts
-        owed = (paid or 0) - back if ref in record.refunds_due else parts
-        yield _Sums(ref, foreign or record.currency, paid, back, owed)
-
-
-def add_to(totals: dict[str, Totals], order: Order) -> None:
-    """Add the payments of an order to the sums of their currencies; "" is that of none."""
-    for one in _sums(order):
-        total = totals.setdefault(one.currency or "", Totals())
-        total.paid += one.paid or 0
-        total.given_back += one.back
-        total.owed += one.owed
 
 
 class Reconciliation:
@@ -145,34 +114,43 @@ class Reconciliation:
         self._since = since
         self._there: dict[str, _There] = {}
         self._here: dict[str, _Here] = {}
-        self.totals: dict[str, Totals] = {}
+        self._moved: dict[str, list[int]] = {}  # by currency: what was charged, and given back
+        self.sums: dict[str, Sums] = {}  # of the orders, by currency
 
     def add_movement(self, line: Movement) -> None:
         """Add a line of the provider's."""
         found = self._there.setdefault(line.payment_ref, _There())
         found.currencies.add(line.currency)
-        total = self.totals.setdefault(line.currency, Totals())
+        moved = self._moved.setdefault(line.currency, [0, 0])
         if line.kind is MovementKind.CHARGE:
             found.charged += line.amount
             found.charges.add(line.name)
-            total.charged += line.amount
+            moved[0] += line.amount
         else:
             found.back += line.amount
-            total.refunded += line.amount
+            moved[1] += line.amount
 
     def add_order(self, order: Order) -> None:
         """Add an order, with all its payments."""
-        add_to(self.totals, order)
-        for one in _sums(order):
+        add_up(self.sums, order.record.sums.values())
+        for one in order.record.payments:
             found = self._here.setdefault(one.ref, _Here(since=order.sold_at))
             found.orders.append(order.id.name)
             found.currencies.add(one.currency)
-            found.known &= one.paid is not None
-            found.whole |= one.ref in order.record.refunded
+            found.known &= one.amount is not None
+            found.whole |= one.given_whole
             found.since = min(found.since, order.sold_at)
-            found.paid += one.paid or 0
-            found.back += one.back
-            found.owed += one.owed
+            found.paid += one.amount or 0
+            found.back += one.given_back - one.given_elsewhere
+
+    @property
+    def totals(self) -> dict[str, Totals]:
+        """The sums of each currency."""
+        found: dict[str, Totals] = {}
+        for currency in sorted(self._moved.keys() | self.sums.keys()):
+            charged, refunded = self._moved.get(currency, (0, 0))
+            found[currency] = Totals(charged, refunded, self.sums.get(currency, Sums(None)))
+        return found
 
     def differences(self) -> Iterator[Difference]:
         """Yield each difference once, by the payment's name."""

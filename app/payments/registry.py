@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.errors import ConfigurationError
 from app.payments.report import Reader
@@ -56,6 +56,6 @@ def classes(secrets: Mapping[str, Sequence[str]], own: str = "") -> dict[str, ty
     return {name: reader_class(all_of_them[name]) for name in secrets}
 
 
-def readers(secrets: Mapping[str, Sequence[str]], own: str = "") -> dict[str, Reader]:
-    """The readers of the providers that have a secret, by their names. Raises `ConfigurationError`."""
-    return {name: kind(secrets[name]) for name, kind in classes(secrets, own).items()}
+def readers(secrets: Mapping[str, Sequence[str]], own: str = "", **options: Mapping[str, Any]) -> dict[str, Reader]:
+    """The readers of the providers that have a secret, with their options, by their names. As `classes`, it raises."""
+    return {name: kind(secrets[name], **options.get(name, {})) for name, kind in classes(secrets, own).items()}

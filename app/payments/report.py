@@ -29,15 +29,15 @@ class Kind(StrEnum):
 class Report(BaseModel):
     """A provider's notice of a payment. Amounts are in the minor unit of `currency` that ISO 4217 gives it.
 
-    `payment_ref`: the payment's one name, whatever the notice is about. `message`: the name of what it tells, which is
-    the same however often, and by whichever notice, that is told: of a refund that failed, or a dispute, its own name.
-    `hold`: the hold that the shop named to the provider, if the notice repeats it; it may be
-    anything. `amount`: what was charged, given back or is disputed; None: not said, and of a refund all. `subtotal`:
-    what of it is for the goods, at their price: without tax, shipping and discounts; None: all. `so_far`: of a refund,
-    what was given back of the payment in all, if that is said. `part`: it is not the whole payment, whatever it is for
-    one order; `part_name`: the part that the cashier has asked for, by its name. `paid_at`: when the buyer paid;
-    `at`: when the notice was written first; both by the provider's clock, in seconds since 1970. `why`: the reason of
-    a dispute, or of a refund that failed.
+    `payment_ref`: the payment's one name, whatever the notice is about. `message`: the notice's own name, the same each
+    time that it is sent. `hold`: the hold that the shop named to the provider, if the notice repeats it; it may be
+    anything. `amount`: what was charged, given back by this refund, or is disputed; None: not said, and of a refund all
+    that was paid, unless `so_far` is there. `subtotal`: what of it is for the goods, at their price: without tax,
+    shipping and discounts; None: all. `so_far`: of a refund, what was given back of the payment in all, at `at`; then
+    `amount` is None. `whole`: all of the payment was given back, whatever the currency. `refund_id`: the provider's own
+    name of the refund or dispute; `refund_name`: ours, of the refund that the cashier has asked for. `paid_at`: when
+    the buyer paid; `at`: when it happened; both by the provider's clock, in seconds since 1970. `why`: the reason of a
+    dispute, or of a refund that failed. `stranger`: others sell by the same account, and this is likely about theirs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,11 +50,13 @@ class Report(BaseModel):
     currency: Annotated[str | None, Field(pattern=CURRENCY_PATTERN)] = None
     subtotal: Amount | None = None
     so_far: Amount | None = None
-    part: bool = False
-    part_name: str | None = None
+    whole: bool = False
+    refund_id: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    refund_name: Annotated[str | None, Field(min_length=1, max_length=200)] = None
     paid_at: float | None = None
     at: float | None = None
     why: str = Field("", max_length=200)
+    stranger: bool = False
 
 
 class Reader(ABC):

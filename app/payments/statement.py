@@ -16,13 +16,14 @@ _STRIPES: Final = {
     "charge": (MovementKind.CHARGE, 1),
     "charge_failure": (MovementKind.CHARGE, 1),
     "refund": (MovementKind.REFUND, -1),
-    "partial_capture_reversal": (MovementKind.REFUND, -1),
+    "partial_capture_reversal": (MovementKind.CHARGE, 1),  # what of the charge was never taken
     "refund_failure": (MovementKind.REFUND, -1),
     "dispute": (MovementKind.DISPUTE, -1),
     "dispute_reversal": (MovementKind.DISPUTE, -1),
 }
 
 
+_HOLD: Final = "payment_metadata[hold]"  # of the payment, also in the lines of its refunds
 _DIGITS_MAX: Final = 15  # of an amount
 
 
@@ -74,7 +75,7 @@ def _object(line: str, number: int) -> Mapping[str, Any]:
 
 
 def _movement(row: Mapping[str, Any], number: int, amount: Callable[[Any, str, int], int]) -> Movement:
-    ref, currency = row.get("payment_ref"), _currency(row, number)
+    ref, currency = row.get("payment_ref"), _currency(row.get("currency"), number)
     if not isinstance(ref, str) or not ref or not ref.isprintable():
         raise StatementError(f"line {number}: payment_ref is empty, or not printable")
     try:
@@ -85,8 +86,8 @@ def _movement(row: Mapping[str, Any], number: int, amount: Callable[[Any, str, i
     return Movement(ref, kind, amount(row.get("amount"), currency, number), currency, name, _at(row.get("at"), number))
 
 
-def _currency(row: Mapping[str, Any], number: int) -> str:
-    currency = str(row.get("currency") or "").upper()
+def _currency(given: Any, number: int) -> str:
+    currency = str(given or "").upper()
     if len(currency) != 3 or not currency.isascii() or not currency.isalpha():
         raise StatementError(f"line {number}: currency is none such as EUR")
     return currency
@@ -95,10 +96,13 @@ def _currency(row: Mapping[str, Any], number: int) -> str:
 def _of_stripe(row: Mapping[str, Any], number: int) -> Movement | None:
     kind, sign = _STRIPES.get(row["reporting_category"], (None, 0))
     ref = row.get("payment_intent_id") or row.get("charge_id")
-    if kind is None or not ref:
-        return None  # a fee, a payout
-    currency = _currency(row, number)
-    amount = sign * _decimal(row["gross"], currency, number)
+    if kind is None or not ref or row.get(_HOLD) == "":
+        return None  # a fee, a payout, what another product sold
+    # `gross` is in the account's currency, and without a sign of its own the other one is as it.
+    facing = row.get("customer_facing_amount") and row.get("customer_facing_currency")
+    currency = _currency(facing or row["currency"], number)
+    amount = _decimal(row["customer_facing_amount" if facing else "gross"], currency, number)
+    amount = sign * (-abs(amount) if str(row["gross"]).startswith("-") else abs(amount))
     own = row.get("charge_id" if kind is MovementKind.CHARGE else "source_id")
     name = own or f"line {number}"
     return Movement(ref, kind, amount, currency, name, _at(row.get("created_utc") or row.get("created"), number))

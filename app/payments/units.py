@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from app import money
 
@@ -20,9 +21,11 @@ class Units:
     unknown: str = ""
 
     def iso(self, amount: int | None, currency: str | None) -> int | None:
-        """The same amount in the minor unit of ISO 4217. Raises `ValueError` if it has a fraction there."""
+        """The same amount in the minor unit of ISO 4217. Raises `ValueError` where it can't be one."""
         if amount is None or currency is None:
             return amount
+        if currency in self.unknown:
+            raise ValueError(f"amount: {self.provider} doesn't charge in {currency}")
         whole, rest = divmod(amount * int(10 ** money.decimals(currency)), int(10 ** self._decimals(currency)))
         if rest:
             raise ValueError(f"amount: {amount} is no whole number of {currency}'s minor unit")
@@ -44,3 +47,7 @@ class Units:
 
     def _decimals(self, currency: str) -> int:
         return next((count for count, those in self.decimals.items() if currency in those), 2)
+
+
+_OF_STRIPE: Final = {0: "BIF CLP DJF GNF JPY KMF KRW MGA PYG RWF VND VUV XAF XOF XPF", 3: "BHD JOD KWD OMR TND"}
+STRIPE: Final = Units("Stripe", _OF_STRIPE, steps={3: 10}, unknown="CLF IQD LYD UYI UYW")

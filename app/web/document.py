@@ -20,6 +20,7 @@ _HAPPENED: Final = {
     EventKind.REFUND_DUE: "`payment_ref` is to be given back: it came too late, or is one too many.",
     EventKind.REFUND_REQUESTED: "The provider is about to be asked to give it back.",
     EventKind.REFUND_FAILED: "It was not given back after all, for the reason in `why`; an operator has to look.",
+    EventKind.REFUND_NAMED: "The provider has told more of a refund that was known; no sum is another by it.",
     EventKind.REFUNDED: "Money was given back. Only where `about` is `order` is it the order's, which has ended.",
     EventKind.DISPUTED: "The buyer wants `payment_ref` back from their bank.",
     EventKind.DISPUTE_WON: "The bank has decided for the shop.",

@@ -1,6 +1,5 @@
 """The orders, for operators: find them, look at the life of one, cancel, refund, export."""
 
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, cast
 
@@ -9,7 +8,18 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from app.orders import SKU_PATTERN, CancelOutcome, Event, EventKind, Order, OrderState, RefundOutcome, RequestOutcome
+from app.orders import (
+    CURRENCY_PATTERN,
+    SKU_PATTERN,
+    CancelOutcome,
+    Event,
+    EventKind,
+    Order,
+    OrderState,
+    RefundOutcome,
+    RequestOutcome,
+    Sums,
+)
 from app.orders.view import OperatorOrderView, for_operator, step
 from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
@@ -17,7 +27,7 @@ from app.sale.find import refuse_gaps
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
 from app.web.problems import invalid_field, responses, whole
-from app.web.purchase import read_key
+from app.web.purchase import name_of_part, read_key
 from app.web.state import state_of
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
@@ -25,7 +35,6 @@ pages = APIRouter(include_in_schema=False)
 
 _TYPES: Final[dict[Format, str]] = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
 _KEPT_OUT: Final = {"Cache-Control": "no-store"}
-_NAME_DIGITS: Final = 16  # of a part, and they are an order's own
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
 Key = Annotated[
     str | None,
@@ -174,6 +183,7 @@ async def order_history(request: Request, order_id: Named) -> LifeView:
 
 Units = Annotated[Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None, BeforeValidator(whole)]
 Amount = Annotated[Annotated[int, Field(ge=1, le=10**15, strict=True)] | None, BeforeValidator(whole)]
+Currency = Annotated[str | None, Field(strict=True, pattern=CURRENCY_PATTERN)]
 
 
 class RefundRequest(BaseModel):
@@ -187,20 +197,24 @@ class RefundRequest(BaseModel):
         strict=True,
         min_length=1,
         max_length=200,
-        description="which payment; left out: the order's own, or all that are to be given back",
+        description="which payment; left out: the order's own, or all that are owed",
     )
     amount: Amount = Field(
-        None, description="a part of the payment, in the minor unit of the currency; needs an Idempotency-Key"
+        None, description="a part of the payment, in the minor unit of its currency; needs an Idempotency-Key"
     )
     units: Units = Field(
         None, description="only so many units of the order, with their price; needs an Idempotency-Key"
     )
-    part: str | None = Field(
+    name: str | None = Field(
         None,
         strict=True,
         min_length=1,
         max_length=200,
-        description="that this part was given back, of `parts_due`; with its payment and amount",
+        description="that this refund was given back, of those that are owed; left out: whichever the amount settles",
+    )
+    currency: Currency = Field(None, description="of the amount; left out: the payment's")
+    elsewhere: bool = Field(
+        False, strict=True, description="not at the provider, but in another way, such as by bank: it will never tell"
     )
     later: bool = Field(
         False, strict=True, description="the money is still to be given back: it is owed, and the order needs attention"
@@ -213,10 +227,10 @@ class RefundView(BaseModel):
     outcome: RefundOutcome
     order: str | None = Field(None, description="the order's id")
     state: OrderState | None = None
-    refunds_due: list[str] = Field(default_factory=list, description="payments that are still to be given back")
-    parts_due: list[str] = Field(default_factory=list, description="parts that are, by name")
-    amount_due: int = Field(0, description="what is still to be given back in all, as far as it is known")
-    amount_refunded: int = Field(0, description="what was given back in all")
+    paid: int = Field(0, description="in all, in the minor unit of the order's currency, as all sums here")
+    given_back: int = 0
+    owed: int = Field(0, description="what is still to be given back")
+    kept: int = 0
 
 
 @router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
@@ -227,23 +241,25 @@ async def refund(
 
     A part of it, or some units, leave the order as it is; parts add up, and end it when all of it was given back.
     """
-    needed = given.part is None and (given.amount is not None or given.units is not None)
-    name = _name_of_part("refund", idempotency_key, needed=needed)
+    if given.later and (given.elsewhere or given.name):
+        raise invalid_field("later", "what is still to be given back has no `elsewhere` and no `name`", where="body")
+    needed = given.name is None and (given.amount is not None or given.units is not None)
+    key = _name_of_part("refund", idempotency_key, needed=needed)
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return RefundView(outcome=RefundOutcome.NOT_FOUND)
-    about: dict[str, Any] = given.model_dump(exclude={"restock", "part"}) | {"message": name, "of_part": given.part}
-    answer = await admin.refund(order, restock=given.restock, by=by, **about)
-    record = answer.record
+    about: dict[str, Any] = given.model_dump(exclude={"restock"}) | {"message": key}
+    try:
+        answer = await admin.refund(order, restock=given.restock, by=by, **about)
+    except ValueError as error:
+        raise invalid_field("currency", str(error), where="body") from None
+    sums = answer.record.own_sums if answer.record else Sums(None)
     return RefundView(
         outcome=cast(RefundOutcome, answer.outcome),
         order=answer.order and str(answer.order),
-        state=record.state if record else None,
-        refunds_due=list(record.refunds_due) if record else [],
-        parts_due=list(record.parts_due) if record else [],
-        amount_due=record.amount_due if record else 0,
-        amount_refunded=record.amount_refunded if record else 0,
+        state=answer.record.state if answer.record else None,
+        **{name: getattr(sums, name) for name in ("paid", "given_back", "owed", "kept")},
     )
 
 
@@ -259,7 +275,7 @@ def _name_of_part(what: str, key: str | None, *, needed: bool) -> str | None:
         return None
     if key is None:
         raise invalid_field("Idempotency-Key", "a part needs one: twice is another time", where="header")
-    return hashlib.sha256(f"{what} {read_key(key.encode())}".encode()).hexdigest()[:_NAME_DIGITS]
+    return name_of_part(what, read_key(key.encode()))
 
 
 class RetryRequest(BaseModel):
@@ -268,7 +284,7 @@ class RetryRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str | None = Field(
-        None, strict=True, min_length=1, max_length=200, description="which of `failed`; left out: all of them"
+        None, strict=True, min_length=1, max_length=200, description="which has failed, by its name; left out: all"
     )
 
 

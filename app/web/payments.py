@@ -8,7 +8,6 @@ or by its buyer. A refund is found by its payment, as few providers repeat the h
 money is never dropped without a line in the log.
 """
 
-import hashlib
 import logging
 import time
 from collections.abc import Set
@@ -25,17 +24,14 @@ from app.orders import (
     Answer,
     Confirm,
     ConfirmOutcome,
-    EventKind,
-    Incident,
     Notice,
-    OrderCommand,
     OrderId,
-    Refund,
     RefundOutcome,
 )
 from app.payments import Kind, Reader, Report
 from app.payments.generic import Callback
 from app.payments.registry import PROVIDERS
+from app.payments.shares import commands
 from app.web import holds, problems
 from app.web.call import Asked, Call, Route, asgi
 from app.web.identity import is_text
@@ -49,12 +45,8 @@ PATH: Final = "/payments/"
 BODY_MAX_BYTES: Final = 1_048_576  # some have a whole order in them
 _REF_MAX: Final = 200
 _OVERTAKES_S: Final = 3600.0  # a notice of a payment that is not here is asked for again for so long
-_MESSAGE_DIGITS: Final = 16
 _IGNORED: Final = Answer(Notice.IGNORED, 0)
 _OF_SIGNATURES: Final = (b"webhook-id", b"webhook-timestamp", b"webhook-signature", b"stripe-signature")
-# The names in the record of a refund.
-_PROVIDER: Final = "payment provider"
-_DISPUTE: Final = "dispute"
 
 
 class CallbackView(BaseModel):
@@ -94,7 +86,8 @@ def read(call: Call) -> Asked:
     if report is None or report.kind in (Kind.FAILED, Kind.CANCELED):
         _log.info("a callback to %s about no payment that was made or given back is ignored", call.path)
         return Asked(_IGNORED, partial(_form, reader))
-    for field, named in (("payment_ref", report.payment_ref), ("part_name", report.part_name)):
+    for field in ("payment_ref", "refund_name", "refund_id"):
+        named = getattr(report, field)
         if named is not None and not is_text(named, _REF_MAX):
             raise invalid_field(field, f"1 to {_REF_MAX} printable characters", where="body")
     return Asked(partial(_answer, call.state, report), partial(_form, reader))
@@ -121,13 +114,16 @@ async def _answer(state: State, report: Report) -> Answer:
     if report.kind is not Kind.SUCCEEDED:
         found = await _of_payment(state, report, hold)
     elif hold is not None:
-        paid = Confirm(*hold, *told, subtotal=report.subtotal, paid_at=report.paid_at)
+        paid = Confirm(*hold, *told, subtotal=report.subtotal, paid_at=report.paid_at, reported=True)
         found = await state.shop.submit(paid)
     else:
         _log.warning("payment %s is of %r, which is no hold of this service: ignored", ref, name)
         return _IGNORED
     if found.outcome not in (ConfirmOutcome.NOT_FOUND, RefundOutcome.NOT_FOUND):
         return found
+    if report.stranger:
+        _log.info("payment %s is of no order here, and likely another product's: ignored", ref)
+        return _IGNORED
     at = report.at or report.paid_at
     is_young = at is not None and time.time() - at < _OVERTAKES_S
     if (is_young or at is None) if hold is not None else (is_young and report.hold is None):
@@ -143,48 +139,11 @@ async def _answer(state: State, report: Report) -> Answer:
 
 async def _of_payment(state: State, report: Report, hold: OrderId | None) -> Answer:
     """Note it with each order that has the payment; it may be that of an order for each of several items."""
-    orders = await state.shop.paid_with(report.payment_ref)
+    orders = sorted(await state.shop.paid_with(report.payment_ref), key=lambda one: one.id)
     if report.amount is not None and hold is not None:
         orders = [order for order in orders if order.id == hold] or orders
-    answers = [
-        await state.shop.submit(command)
-        for order in orders
-        for command in _commands(order.id, report, several=len(orders) > 1)
-    ]
-    return answers[0] if answers else Answer(RefundOutcome.NOT_FOUND, 0)
-
-
-def _commands(order: OrderId, report: Report, *, several: bool) -> list[OrderCommand]:
-    """What a report means for an order that has the payment, or is one of several that have."""
-    about: dict[str, Any] = {name: getattr(report, name) for name in ("payment_ref", "amount", "currency")}
-    found: list[OrderCommand] = []
-    if report.kind in (Kind.REFUNDED, Kind.DISPUTE_LOST):
-        lost = report.kind is Kind.DISPUTE_LOST
-        said = f"{report.message}\n{report.payment_ref}\n{report.amount}\n{report.so_far}"
-        given = about | {
-            "by": _DISPUTE if lost else _PROVIDER,
-            "message": hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS],
-            "so_far": report.so_far,
-            # What several orders were paid with, and which of them this is about, only the shop can tell.
-            "part": report.part or (several and report.amount is not None),
-            "of_part": report.part_name,
-            "notice": True,
-            "disputed": lost and report.amount is not None,
-            "at": report.at,
-        }
-        found.append(Refund(*order, restock=False, **given))
-    if report.kind is not Kind.REFUNDED:
-        if several and report.part_name is None:
-            about["amount"] = None  # likewise
-        # It closes a dispute that is lost, too.
-        more: dict[str, Any] = {**about, "message": report.message or None, "why": _plain(report.why), "by": _PROVIDER}
-        found.append(Incident(*order, EventKind(report.kind), **more, name=report.part_name, at=report.at))
-    return found
-
-
-def _plain(text: str) -> str:
-    """A provider's words in one line, as people will read them."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    answers = [await state.shop.submit(command) for command in commands(orders, report)]
+    return answers[0] if answers else Answer(RefundOutcome.ALREADY_REFUNDED if orders else RefundOutcome.NOT_FOUND, 0)
 
 
 # No report of money is refused for the sake of an odd request id, which a proxy on the way may have made.

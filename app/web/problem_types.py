@@ -46,7 +46,7 @@ KINDS: Final[dict[type[Exception], Kind]] = {
     errors.ItemNotPossible: Kind(400, "Not an item that this store can hold", field="sku"),
     errors.BuyerRequired: Kind(400, "Buyer required", field="buyer"),
     errors.HoldsNotPossible: Kind(409, "Units can't be held"),
-    errors.EarlierSale: Kind(409, "Not in a sale that an earlier release began"),
+    errors.AmountRequired: Kind(422, "Amount required", field="amount"),
     errors.KeyReused: Kind(422, "Idempotency key belongs to another request", field="Idempotency-Key"),
     errors.ForeignOrigin: Kind(403, "Not from this site"),
     errors.Prefetched: Kind(403, "Not asked for by a buyer"),

@@ -51,6 +51,9 @@ class Problem(BaseModel):
     )
     errors: list[FieldError] = Field(default_factory=list)
     orders: int | None = Field(None, description="how many orders would be forgotten")
+    next: str | None = Field(
+        None, description="the cursor with which to go on: at the first event of items that came back older"
+    )
 
 
 def problem(
@@ -63,10 +66,13 @@ def problem(
     fields: list[FieldError] | None = None,
     headers: dict[str, str] | None = None,
     orders: int | None = None,
+    next_: str | None = None,
 ) -> Response:
     """A problem document as a response."""
     about = {"title": title, "status": status, "detail": detail, "effect": effect}
-    body = Problem.model_validate({"type": URN + type_, **about, "errors": fields or [], "orders": orders})
+    body = Problem.model_validate(
+        {"type": URN + type_, **about, "errors": fields or [], "orders": orders, "next": next_}
+    )
     headers = dict(headers or {})
     if status == 503:
         headers.setdefault("Retry-After", str(_RETRY_AFTER_S))
@@ -172,8 +178,10 @@ def of(error: Exception, method: str, route: str) -> Response:
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
     orders = error.orders if isinstance(error, errors.HasOrders) else None
+    next_ = error.next if isinstance(error, errors.CursorAhead) else None
     name, effect = name_of(of_class), effect_of(error)
-    return problem(kind.status, name, kind.title, detail, effect=effect, fields=fields, headers=headers, orders=orders)
+    more: dict[str, Any] = {"fields": fields, "headers": headers, "orders": orders, "next_": next_}
+    return problem(kind.status, name, kind.title, detail, effect=effect, **more)
 
 
 def title(error: Exception) -> str:

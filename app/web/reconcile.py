@@ -5,7 +5,6 @@ import io
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -64,6 +63,7 @@ class TotalsView(BaseModel):
     paid: int = Field(description="by the orders")
     given_back: int = Field(description="by the orders")
     owed: int = Field(description="what is still to be given back")
+    kept: int = Field(description="by the orders: paid, less what was given back")
 
 
 class ReconcileView(BaseModel):
@@ -120,7 +120,7 @@ async def compare(
         count=causes.total(),
         causes=causes,
         differences=shown,
-        totals={currency: TotalsView(**asdict(total)) for currency, total in sorted(found.totals.items())},
+        totals={currency: TotalsView(**total.told) for currency, total in found.totals.items()},
     )
 
 

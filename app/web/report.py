@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from app import moments
 from app.operator import OrderAdmin
+from app.orders.view import MoneyView
 from app.web.auth import OPERATOR
 from app.web.coalesce import TtlCache
 from app.web.orders import AnySku
@@ -28,14 +29,6 @@ class ByState(BaseModel):
     expired: int
     cancelled: int
     refunded: int
-
-
-class MoneyView(BaseModel):
-    """Amounts in the minor unit of their currency."""
-
-    paid: int
-    given_back: int
-    owed: int = Field(description="what is still to be given back")
 
 
 class SumsView(BaseModel):

@@ -1,0 +1,98 @@
+"""What a provider's report means for the orders that have its payment: one, or one of each of several items."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from app.orders import (
+    EventKind,
+    GivenBack,
+    Incident,
+    Order,
+    OrderCommand,
+    Payment,
+    PaymentRefund,
+    RefundState,
+    Way,
+)
+from app.orders.account import NOTICE, PROVIDER
+from app.payments.report import Kind, Report
+
+_MESSAGE_DIGITS: Final = 16
+
+
+def commands(orders: Sequence[Order], report: Report) -> Iterator[OrderCommand]:
+    """Yield the commands for these orders. A report by a name that one of them knows is for that one.
+
+    Of any other each has its share: who is owed just so much, or else one after the other what is left of its payment.
+    """
+    paid = [(order, one) for order in orders for one in order.record.payments if one.ref == report.payment_ref]
+    message = None
+    if report.refund_id is None and report.so_far is None:  # nothing else tells this notice from another one
+        said = f"{report.message}\n{report.payment_ref}\n{report.amount}"
+        message = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
+    own = report.refund_id or (f"{NOTICE}{message}" if message is not None else None)
+    known = [
+        (order, one)
+        for order, one in paid
+        if one.find(report.refund_name, own) is not None or order.record.answered(message) is not None
+    ]
+    about: dict[str, Any] = {"refund_id": report.refund_id, "name": report.refund_name, "at": report.at}
+    about["currency"] = report.currency
+    if report.kind is not Kind.REFUNDED:
+        about |= {"why": _plain(report.why), "by": PROVIDER, "message": message}
+        for order, amount in _shares(known or paid, report.amount, back=True):
+            yield Incident(*order.id, EventKind(report.kind), report.payment_ref, amount, **about)
+        return
+    about |= {"whole": report.whole, "notice": message}
+    if report.so_far is None or len(paid) == 1 or report.whole:
+        for order, amount in _shares(known or paid, report.amount, named=report.so_far is None):
+            yield GivenBack(*order.id, report.payment_ref, PROVIDER, amount, report.so_far, **about)
+        return
+    there = {order.id: one.given_back - one.given_elsewhere - one.lost for order, one in paid}
+    # What was asked for may be in the sum, and will be told by its name.
+    asked = sum(one.amount or 0 for _, paid_ in paid for one in paid_.open if one.state is RefundState.ASKED)
+    for order, more in _shares(paid, max(0, report.so_far - sum(there.values()) - asked)):
+        if more:
+            yield GivenBack(*order.id, report.payment_ref, PROVIDER, None, there[order.id] + more, **about)
+
+
+def _shares(
+    paid: Sequence[tuple[Order, Payment]], amount: int | None, *, back: bool = False, named: bool = False
+) -> Iterator[tuple[Order, int | None]]:
+    """Yield the orders with their shares of an amount (None: each has all).
+
+    `back`: of what was given back of each; `named`: it may be what was told before without a name.
+    """
+    if amount is None or len(paid) == 1:
+        yield from ((order, amount) for order, _ in paid)
+        return
+    alike = [
+        (order, [one for one in (*payment.open, *(_unnamed(payment) if named else ())) if one.amount == amount])
+        for order, payment in paid
+    ]
+    if not back and (same := next((order for order, some in alike if some), None)) is not None:
+        yield same, amount
+        return
+    shares = {order.id: 0 for order, _ in paid}
+    if named:  # it is first what was told without a name
+        for order, payment in paid:
+            shares[order.id] = min(amount, sum(one.amount or 0 for one in _unnamed(payment)))
+            amount -= shares[order.id]
+    for number, (order, payment) in enumerate(sorted(paid, key=lambda one: not one[1].open), 1):
+        left = max(0, (payment.amount or amount) - payment.given_back)
+        part = min(amount, payment.given_back if back else left) if number < len(paid) else amount
+        shares[order.id] += part
+        amount -= part
+    yield from ((order, shares[order.id]) for order, _ in paid if shares[order.id])
+
+
+def _unnamed(payment: Payment) -> list[PaymentRefund]:
+    """What was given back of it, and may be told once more by the provider's own name."""
+    given = (one for one in payment.refunds if one.state is RefundState.GIVEN and one.id is None)
+    return [one for one in given if one.way is Way.NOTED or one.by == PROVIDER]
+
+
+def _plain(text: str) -> str:
+    """A provider's words in one line, as people will read them."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
