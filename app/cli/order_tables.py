@@ -1,21 +1,27 @@
 """Orders and their lives, for people."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Column, Table
 
 from app import moments, money
 from app.cli import tables
 from app.orders import Event, Order, Record
+from app.orders.account import DisputeState, Payment, Way
 from app.orders.view import step
 
-_AMOUNTS: Final = ("price", "amount", "expected", "subtotal", "given_back")  # facts of events
+_AMOUNTS: Final = ("price", "amount", "expected", "subtotal")  # facts of events
+_TIMES: Final = ("pay_by", "goes_back_at", "paid_at")
+_ELSEWHERE: Final = ("about", "currency", "state", "message", "outcome", "refunds", "disputes", "changes", "sums")
+_WORDS: Final = {"amount": "", "payment_ref": "payment"}
 _DROPPED_FIRST: Final = ("ref", "to pay", "began", "payment")
 _WHOLE: Final = ("number", "state", "units")
 _EDGE: Final = 3  # of a cell
+_INDENT: Final = 4
 
 
 def print_orders(orders: list[Order]) -> None:
@@ -33,7 +39,8 @@ def print_orders(orders: list[Order]) -> None:
         "ref": [one.record.ref or "" for one in orders],
         "to pay": [_money(one.record) for one in orders],
         "payment": [one.record.payment_ref or "" for one in orders],
-        "due back": [" ".join(one.record.refunds_due) for one in orders],
+        "kept": [", ".join(_kept(one.record)) for one in orders],
+        "owed": [_owed(one.record) for one in orders],
     }
     widths = {name: max(map(cell_len, (name, *cells))) + _EDGE for name, cells in columns.items()}
     dropped: list[str] = []
@@ -49,14 +56,72 @@ def print_orders(orders: list[Order]) -> None:
 
 
 def print_life(order: Order, events: list[Event]) -> None:
-    """Print an order, and a line for each of its events."""
+    """Print an order, its payments with their refunds, and what has happened to it; names are whole."""
     print_orders([order])
-    table = Table("when", "event", "token", Column("batch", overflow="fold"), Column("facts", overflow="fold"))
+    console, record = Console(highlight=False), order.record
+    found = [_payment(one) for one in record.payments]
     for one in events:
-        facts = step(order, one)["facts"]
-        said = ", ".join(_fact(name, facts, order.record) for name in facts)
-        table.add_row(*map(tables.foreign, (moments.written(one.at), one.kind, str(one.token), one.batch_id, said)))
-    Console().print(table)
+        facts = _facts(step(order, one)["facts"], record.currency)
+        about = f"token {one.token}, batch {one.batch_id}"
+        found.append([f"{moments.written(one.at)}  {one.kind}", *facts, about])
+    for title, *lines in found:
+        console.print(tables.foreign(title))
+        for line in filter(None, lines):
+            console.print(Padding(tables.foreign(line), (0, 0, 0, _INDENT), expand=False))
+
+
+def _payment(one: Payment) -> list[str]:
+    """A payment as it stands, and its refunds and disputes."""
+    amount = "an unknown amount" if one.amount is None else money.written(one.amount, one.currency)
+    parts = [part._asdict() for part in one.refunds] + [part._asdict() for part in one.disputes]
+    return [f"payment {one.ref}: {amount}, {one.state}", *(_part(part, one.currency) for part in parts)]
+
+
+def _facts(facts: Mapping[str, Any], currency: str | None) -> Iterator[str]:
+    """The facts of an event in lines: its own, each refund and dispute, and the sums that are others now.
+
+    Amounts are in the currency of the event, but for what the order should have cost.
+    """
+    its = facts.get("currency", currency)
+    yield ", ".join(
+        _fact(name, value, currency if name in ("price", "expected") else its)
+        for name, value in facts.items()
+        if name not in _ELSEWHERE
+    )
+    for part in (*facts.get("refunds", ()), *facts.get("disputes", ())):
+        yield _part({name: one for name, one in part.items() if name not in ("by", "why")}, its)
+    changed = [one["currency"] for one in facts.get("changes", ())]
+    yield from (_sums(one) for one in facts.get("sums", ()) if one["currency"] in changed)
+
+
+def _fact(name: str, value: Any, currency: str | None) -> str:
+    if name in _TIMES:
+        value = moments.written(value)
+    if name in _AMOUNTS and isinstance(value, int):
+        value = money.written(value, currency)
+    return f"{_WORDS.get(name, name.replace('_', ' '))} {value}".strip()
+
+
+def _part(told: Mapping[str, Any], currency: str | None) -> str:
+    """A refund, or a dispute, as it stands."""
+    amount = (
+        "all that is left"
+        if told.get("amount") is None
+        else money.written(told["amount"], told.get("currency") or currency)
+    )
+    what = "dispute" if told["state"] in list(DisputeState) else "refund"
+    own = (("by", told.get("by")), ("because of", told.get("why")), ("the provider's", told.get("id")))
+    way = "" if told.get("way", Way.PROVIDER) == Way.PROVIDER else f", {told['way']}"
+    return f"{what} {told['name']}: {amount}, {told['state']}{way}" + "".join(
+        f", {name} {one}" for name, one in own if one
+    )
+
+
+def _sums(told: Mapping[str, Any]) -> str:
+    """The sums after an event."""
+    names = ("paid", "given_back", "owed", "kept")
+    said = ", ".join(f"{name.replace('_', ' ')} {money.decimal(told[name], told['currency'])}" for name in names)
+    return f"{told['currency'] or 'no currency'}: {said}"
 
 
 def _money(record: Record) -> str:
@@ -64,11 +129,12 @@ def _money(record: Record) -> str:
     return "" if record.to_pay is None else money.written(record.to_pay, record.currency)
 
 
-def _fact(name: str, facts: Mapping[str, Any], record: Record) -> str:
-    """A fact of an event; amounts are in the currency of the order, or in that of the payment."""
-    value = facts[name]
-    if name == "pay_by":
-        value = moments.written(value)
-    if name in _AMOUNTS and isinstance(value, int):
-        value = money.written(value, facts.get("currency", record.currency) if name == "amount" else record.currency)
-    return f"{name} {value}"
+def _kept(record: Record) -> Iterator[str]:
+    return (money.written(one.kept, one.currency) for one in record.sums.values() if one.kept)
+
+
+def _owed(record: Record) -> str:
+    """The amounts that are owed, and which refunds have failed."""
+    sums = (money.written(one.owed, one.currency) for one in record.sums.values() if one.owed)
+    unknown = ("unknown" for _, one in record.refunds if one.amount is None)
+    return ", ".join((*sums, *unknown))

@@ -16,8 +16,8 @@ from app.cli.progress import progress
 from app.cli.questions import whole_file
 from app.errors import SeckillError
 from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
+from app.orders.account import Sums, add_up
 from app.orders.view import row, step
-from app.payments.reconcile import Totals, add_to
 from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
 from app.sale.find import refuse_gaps
@@ -142,7 +142,7 @@ def orders_export(
     if as_ not in ("csv", "jsonl"):
         raise typer.BadParameter("csv or jsonl", param_hint="--format")
     form: Format = "csv" if as_ == "csv" else "jsonl"
-    wanted, totals = Wanted(_state(state)), dict[str, Totals]()
+    wanted, totals = Wanted(_state(state)), dict[str, Sums]()
 
     async def write(sale: Sale, file: TextIO) -> int:
         count = 0
@@ -153,7 +153,7 @@ def orders_export(
                 refuse_gaps(page)
                 await asyncio.to_thread(file.write, lines(page.orders, form))
                 for order in page.orders:
-                    add_to(totals, order)
+                    add_up(totals, order.record.sums.values())
                 count += len(page.orders)
                 advance(page.looked, total)
         file.flush()
@@ -171,11 +171,11 @@ def orders_export(
     _say_totals(totals)
 
 
-def _say_totals(totals: dict[str, Totals]) -> None:
+def _say_totals(totals: dict[str, Sums]) -> None:
     """Say the sums of the orders, which `seckill payments reconcile` has, too."""
     for currency, total in sorted(totals.items()):
-        paid, back, owed = (money.written(one, currency or None) for one in (total.paid, total.given_back, total.owed))
-        said = f"paid {paid}, given back {back}, owed {owed}"
+        sums = (("paid", total.paid), ("given back", total.given_back), ("owed", total.owed), ("kept", total.kept))
+        said = ", ".join(f"{name} {money.written(amount, currency or None)}" for name, amount in sums)
         Console(stderr=True).print(said, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -207,6 +207,12 @@ def orders_refund(
     ] = None,
     amount: Annotated[str | None, typer.Option(help="A part of the payment only, such as 5.00EUR.")] = None,
     units: Some = None,
+    name: Annotated[
+        str | None, typer.Option(help="Which refund that is owed was given back, by its name in `orders show`.")
+    ] = None,
+    elsewhere: Annotated[
+        bool, typer.Option("--elsewhere", help="It went back in another way, such as by bank: not at the provider.")
+    ] = False,
     later: Annotated[bool, typer.Option("--later", help="The money is still to be given back: it is owed.")] = False,
     yes: Yes = False,
     by: By = "",
@@ -216,20 +222,20 @@ def orders_refund(
 
     Parts add up, and end the order when all of the payment was given back.
     """
-    part: dict[str, Any] = {"later": later, "units": units}
+    if later and (elsewhere or name):
+        raise typer.BadParameter("what is still to be given back has no such thing", param_hint="--later")
+    part: dict[str, Any] = {"later": later, "units": units, "name": name, "elsewhere": elsewhere}
     if amount is not None:
         try:
             part["amount"], part["currency"] = money.read(amount)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--amount") from None
-    if amount is not None or units:
+    if (amount is not None or units) and name is None:
         part["message"] = secrets.token_hex(_NAME_BYTES)
 
     async def refund(sale: Sale) -> tuple[Answer, Order]:
         order = await _chosen(sale, number, ref)
         again = restock
-        if part.get("currency") not in (None, order.record.currency):
-            raise typer.BadParameter(f"the order is in {order.record.currency or 'no currency'}", param_hint="--amount")
         if again is None and amount is not None and not units:
             again = False
         if again is None:
@@ -238,10 +244,15 @@ def orders_refund(
             again = typer.confirm("Are its units to be sold again?", err=True)
         if not yes:
             what = f"{f'{units} of ' if units else ''}{_told(order)}"
-            asked = "Is money to be given back for" if later else f"Was {amount or 'the money'} given back for"
-            typer.confirm(f"{asked} {what}?", abort=True, err=True)
+            sum_of = amount or ("the money" if units else _sum(order, payment, name))
+            asked = f"Is {sum_of} to be given back" if later else f"Was {sum_of} given back"
+            typer.confirm(f"{asked} for {what}?", abort=True, err=True)
         about = {"payment_ref": payment, "by": name_of(by), **part}
-        return await sale.orders.refund(order, restock=again, **about), await _numbered(sale, order.id.name)
+        try:
+            answer = await sale.orders.refund(order, restock=again, **about)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--amount") from None
+        return answer, await _numbered(sale, order.id.name)
 
     _done(*with_sale(refund), as_json, ("refunded", "partly_refunded", "already_refunded"))
 
@@ -328,6 +339,17 @@ async def _numbered(sale: Sale, number: str) -> Order:
         shape = "" if OrderId.sku_of(number) != number else f"; one is written as {OrderId(DEFAULT_SKU, number)}"
         raise SeckillError(f"there is no order {number!r}{shape}")
     return order
+
+
+def _sum(order: Order, ref: str | None, name: str | None) -> str:
+    """How much a refund without an amount is about, and of which payment."""
+    of_name = next((payment for payment, one in order.record.refunds if one.name == name), order.record.counted)
+    payment = order.record.payment(ref) if ref is not None else of_name
+    if payment is None or payment.amount is None:
+        return "the money"
+    refund = payment.find(name)
+    amount = payment.amount - payment.given_back if refund is None else refund.amount or 0
+    return f"{money.written(amount, payment.currency)} of payment {payment.ref}"
 
 
 def _told(order: Order) -> str:

@@ -2,13 +2,12 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from app import money
 from app.cli.common import Json, moment, print_json, with_sale
@@ -17,7 +16,7 @@ from app.operator.payments import reconcile as reconciled
 from app.payments.reconcile import Difference, Movement, Reconciliation
 from app.payments.statement import StatementError, read
 from app.settings import Settings, load
-from app.wiring import Sale
+from app.wiring import Sale, refunds_of
 
 payments = typer.Typer(name="payments", help="The provider's payments beside the orders.", no_args_is_help=True)
 
@@ -51,7 +50,7 @@ def reconcile(
     found = with_sale(compare)
     differences = list(found.differences())
     if as_json:
-        totals = {currency: asdict(total) for currency, total in sorted(found.totals.items())}
+        totals = {currency: total.told for currency, total in found.totals.items()}
         print_json({"differences": [one._asdict() for one in differences], "totals": totals})
     else:
         _print(differences, found)
@@ -60,10 +59,12 @@ def reconcile(
 
 def _print(differences: list[Difference], found: Reconciliation) -> None:
     console = Console()
-    table = Table("", "charged there", "paid here", "given back there", "given back here", "owed")
-    for currency, total in sorted(found.totals.items()):
-        sums = (total.charged, total.paid, total.refunded, total.given_back, total.owed)
-        table.add_row(currency or "no currency", *(money.written(one, currency or None) for one in sums))
+    names = ("charged there", "paid here", "given back there", "given back here", "owed", "kept")
+    table = Table("", *(Column(name, justify="right") for name in names), box=None)
+    for currency, total in found.totals.items():
+        here = total.here
+        sums = (total.charged, here.paid, total.refunded, here.given_back, here.owed, here.kept)
+        table.add_row(currency or "no currency", *(money.decimal(one, currency or None) for one in sums))
     console.print(table)
     for one in differences:
         console.print(str(one), markup=False, highlight=False, soft_wrap=True)
@@ -92,9 +93,7 @@ async def _of_stripe(settings: Settings, since: float) -> AsyncGenerator[Movemen
     url = settings.refunds.get_secret_value() if settings.refunds else ""
     if not url.startswith("stripe://"):
         raise SeckillError("SECKILL_REFUNDS: --stripe needs stripe://KEY")
-    from app.cashier import connect
-
-    provider: Any = connect(url, secrets=(), timeout_s=settings.webhook_timeout_ms / 1000)
+    provider: Any = refunds_of(settings)
     try:
         async with aclosing(provider.movements(since)) as lines:
             async for line in lines:

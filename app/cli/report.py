@@ -14,8 +14,9 @@ from app.cli.progress import progress
 from app.operator.report import Report, Sums
 from app.wiring import Sale
 
+_WIDEST: Final = 1000
 _DAY_WIDTH: Final = len("2026-11-11")
-_WIDTHS: Final = {"money in": 11, "given back": 10, "owed": 8}  # amounts of millions are not cut
+_MONEY: Final = ("paid", "given_back", "owed", "kept")
 
 
 def run(sku: str | None, since: datetime | None, as_: str) -> None:
@@ -46,20 +47,26 @@ def _print(report: Report) -> None:
     if len(report.items) > 1:
         by_item.add_section()
         by_item.add_row(*_row("all", report.total))
-    console.print(by_item)
+    _show(by_item)
     if len(report.days) > 1:
         by_day = _table("day")
         for day, sums in report.days.items():
             by_day.add_row(*_row(day, sums))
-        console.print(by_day)
+        _show(by_day)
     if report.total.attention:
         said = f"Orders that need attention: {report.total.attention:,}. See `seckill orders list --state attention`."
         console.print(said, markup=False, highlight=False)
 
 
+def _show(table: Table) -> None:
+    """Print it as wide as it is: a sum that is cut is another one."""
+    Console(width=max(Console().width, Console(width=_WIDEST).measure(table).maximum)).print(table)
+
+
 def _table(of: str) -> Table:
-    numbers = ("ship", "held", "paid", "unpaid", "%", "", "money in", "given back", "owed")
-    columns = (Column(name, justify="right", min_width=_WIDTHS.get(name)) for name in numbers)
+    counts = ("ship", "paid\norders", "un-\npaid", "%", "")
+    numbers = (*counts, *(name.replace("_", "\n") for name in _MONEY))
+    columns = (Column(name, justify="right", no_wrap=True) for name in numbers)
     return Table(Column(of, overflow="fold", min_width=_DAY_WIDTH), *columns, box=None, padding=(0, 1, 0, 0))
 
 
@@ -67,9 +74,9 @@ def _row(name: str, sums: Sums) -> list[str]:
     """A line. Orders are counted, but for the units to ship; each currency has a line of its own."""
     told = sums.told
     rate = "" if sums.conversion is None else f"{sums.conversion * 100:.0f}"
-    counts = (sums.to_ship, told["orders"]["held"], sums.paid_orders, sums.unpaid_orders)
+    counts = (sums.to_ship, sums.paid_orders, sums.unpaid_orders)
     amounts = [
-        "\n".join(money.written(one[what], currency or None).split()[0] for currency, one in told["money"].items())
-        for what in ("paid", "given_back", "owed")
+        "\n".join(money.decimal(one[what], currency or None) for currency, one in told["money"].items())
+        for what in _MONEY
     ]
     return [tables.foreign(name), *(f"{one:,}" for one in counts), rate, "\n".join(told["money"]), *amounts]

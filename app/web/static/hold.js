@@ -2,6 +2,7 @@
 
 import { browser } from "./keep.js";
 import { Clock } from "./level.js";
+import { owedOf } from "./money.js";
 import { skuOf } from "./order_id.js";
 import { buyerName, knownBuyer } from "./press.js";
 
@@ -20,10 +21,11 @@ const OLD_S = 3_600; // a hold that ended so long ago is no news
  */
 export function kindOf(view, now) {
   if (!view || view.state === "gone") return "none";
-  const { state, extended, pay_by, amount_mismatch, refunds_due = [] } = view;
-  if (state === "held") return now >= pay_by ? "late" : amount_mismatch ? "mismatch" : extended ? "paying" : "held";
-  if (state === "confirmed") return refunds_due.length > 0 ? "paid_twice" : "paid";
-  if (refunds_due.length > 0) return "refund_due";
+  const { state, extended, pay_by, payments = [] } = view;
+  const owing = payments.filter((one) => owedOf(one).length > 0);
+  if (state === "held") return now >= pay_by ? "late" : payments.some(({ waits }) => waits) ? "mismatch" : extended ? "paying" : "held";
+  if (state === "confirmed") return owing.some((one) => one.state !== "counts") ? "paid_twice" : "paid";
+  if (owing.length > 0) return "refund_due";
   return state === "expired" && extended ? (now < pay_by + AWAITED_S ? "awaited" : "unpaid") : state;
 }
 
@@ -117,7 +119,7 @@ export function holdOf(sku, { onChange, onPaid }) {
       if (mine !== id()) return null; // another tab has a newer one
       if (answer.ok) clock.hear(said.now, sent, performance.now());
       if (said.state === "confirmed") onPaid(mine);
-      const ended = said.state !== "held" && !said.refunds_due?.length && said.pay_by < said.now - OLD_S;
+      const ended = said.state !== "held" && !said.payments?.some((one) => owedOf(one).length > 0) && said.pay_by < said.now - OLD_S;
       hear(lost || (view === null && ended) ? { state: "gone" } : said);
       return said;
     } catch {

@@ -6,9 +6,8 @@ import { texts as room } from "./control_texts.js";
 import { make, part, write } from "./dom.js";
 import { number } from "./figure.js";
 import { moment, showLife } from "./life.js";
-import { sums } from "./money.js";
 import { named, skuOf } from "./order_id.js";
-import { days } from "./order_row.js";
+import { days, moneyOf } from "./order_row.js";
 import { count, follow, midnight, showDays } from "./report.js";
 import { furnish, wireRoom } from "./room.js";
 import { toTheDoor } from "./session.js";
@@ -141,10 +140,8 @@ part("states").append(
 );
 
 function showSums({ total }) {
-  const { sums: words } = texts;
-  const said = ["paid", "given_back", "owed"].map((which) => [words[which], sums(total.money, which, texts.locale)]);
-  write(part("sums"), [...said.flatMap(([say, sum]) => (sum ? [say(sum)] : [])), ...(total.to_ship > 0 ? [words.to_ship(total.to_ship, number(total.to_ship))] : [])].join(" · "));
-
+  const units = total.to_ship > 0 ? [texts.sums.to_ship(total.to_ship, number(total.to_ship))] : [];
+  write(part("sums"), [...moneyOf(total.money, ["paid", "given_back", "owed", "kept"]), ...units].join(" · "));
   const counts = { ...total.orders, "": count(total), attention: total.attention };
   for (const one of part("states").children) {
     write(one.querySelector(".count"), number(counts[one.value] ?? 0));

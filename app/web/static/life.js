@@ -4,16 +4,18 @@ import { texts } from "./ledger_texts.js";
 import { texts as room } from "./control_texts.js";
 import { confirmed as ask } from "./dialog.js";
 import { make, part, write } from "./dom.js";
-import { written } from "./money.js";
+import { addUp, owedOf, written } from "./money.js";
 import { nameOf } from "./order_id.js";
-import { needOf, standingOf, whatOf } from "./order_row.js";
+import { moneyOf, needOf, standingOf, whatOf } from "./order_row.js";
+import { texts as report } from "./overview_texts.js";
 import { command } from "./session.js";
 
 const TAKEN = new Set(["refunded", "dispute_lost"]); // events that take money back
-const OWN = new Set(["amount", "currency", "about", "state", "message", "quantity"]); // facts that are said otherwise, or say nothing
-const BATCH_DIGITS = 8; // as much of its name as tells it from the others
-const MOMENTS = ["pay_by", "paid_at", "at"];
-const AMOUNTS = ["price", "expected", "subtotal", "given_back"];
+// Facts that are said otherwise, or say nothing.
+const OWN = new Set(["amount", "currency", "about", "state", "message", "outcome", "quantity", "goes_back_at", "refunds", "disputes", "changes", "sums"]);
+const DIGITS = 8; // as much of a name as tells it from the others
+const MOMENTS = ["pay_by", "paid_at"];
+const AMOUNTS = ["price", "expected", "subtotal"];
 const clock = new Intl.DateTimeFormat(texts.locale, { dateStyle: "short", timeStyle: "medium" });
 
 /** A moment, in seconds since 1970, with its day. */
@@ -21,68 +23,82 @@ export const moment = (at) => clock.format(at * 1_000);
 
 function said(name, value, currency) {
   if (value === null || value === "" || value === false || (Array.isArray(value) && value.length === 0)) return null;
-  const words = texts.said[name] ?? ((it) => `${name} ${it}`);
+  const words = name === "by" ? report.by : texts.said[name] ?? ((it) => `${name} ${it}`);
   if (MOMENTS.includes(name)) return words(moment(value));
   if (AMOUNTS.includes(name) && Number.isInteger(value)) return words(written(value, currency, texts.locale));
   return words(Array.isArray(value) ? value.join(" ") : String(value), value);
 }
 
-/** The amount that an event is about; a refund of whole payments has that of these, as earlier events have told it. */
-function amountOf({ kind, facts }, steps) {
-  if (Number.isInteger(facts.amount) || kind !== "refunded") return facts.amount;
-  const paid = new Map(steps.map((one) => [one.facts.payment_ref, one.facts.amount]));
-  return (facts.payment_refs ?? []).reduce((sum, ref) => sum + (paid.get(ref) ?? NaN), 0);
+const sumOf = (amount, currency) => ((amount ?? null) === null ? texts.all : written(amount, currency, texts.locale));
+
+const headed = (title, sum) => make("p", "happened", make("strong", "", title), ...(sum ? [" ", make("span", "amount", sum)] : []));
+
+/** Which refund became what with an event; how much it is, if the event doesn't say it. */
+function refundSaid({ name, state, amount, currency, way }, facts) {
+  const sum = amount === facts.amount ? [] : [sumOf(amount, currency ?? facts.currency)];
+  return [texts.refundOf(name.slice(0, DIGITS)), ...sum, texts.refunds[state], texts.ways[way]].filter(Boolean).join(" ");
 }
 
-function step({ kind, at, token, batch, facts }, currency, amount) {
+function step({ kind: of, at, token, batch, facts }, currency) {
+  // Units may go back before their money does.
+  const kind = of === "refunded" && facts.refunds?.some(({ state }) => state === "due") && !facts.changes?.some((one) => one.given_back) ? "refund_due" : of;
   const time = make("time", "", moment(at));
   time.dateTime = new Date(at * 1_000).toISOString();
-  const of = facts.currency || currency; // a payment may be of another one than the order
-  const title = make("p", "happened", make("strong", "", texts.kinds[kind] ?? kind));
-  if (Number.isInteger(amount) && amount > 0) title.append(" ", make("span", "amount", (TAKEN.has(kind) ? "−" : "") + written(amount, of, texts.locale)));
-  const words = Object.entries(facts).filter(([name]) => !OWN.has(name)).map(([name, value]) => said(name, value, currency)).filter(Boolean);
-  if (facts.restock === false && kind === "refunded") words.push(texts.notRestocked);
+  const { amount } = facts;
+  const title = headed(texts.kinds[kind] ?? kind, amount > 0 && (TAKEN.has(kind) ? "−" : "") + sumOf(amount, facts.currency ?? currency));
+  const words = Object.entries(facts).filter(([name]) => !OWN.has(name)).map(([name, value]) => said(name, value, name === "subtotal" ? facts.currency : currency)).filter(Boolean);
+  words.push(...(facts.refunds ?? []).map((one) => refundSaid(one, facts)));
+  if (facts.restock === false && of === "refunded") words.push(texts.notRestocked);
   const made = make("li", "", time, title);
   if (words.length > 0) made.append(make("span", "words", words.join(room.comma)));
-  made.append(make("span", "small", texts.written(token, batch.slice(0, BATCH_DIGITS))));
+  made.append(make("span", "small", texts.written(token, batch.slice(0, DIGITS))));
   made.dataset.kind = kind;
   return made;
 }
 
 function factsOf(order) {
-  const { item, buyer, ref, payment, due, disputed, failed, request, key } = texts.facts;
+  const { item, buyer, ref, request, key } = texts.facts;
   return [
     [item, order.sku],
     [buyer, order.buyer],
     [ref, order.ref],
-    [payment, order.payment_ref],
-    [due, [...order.refunds_due, ...order.parts_due].join(room.comma)],
-    [disputed, order.disputed.join(room.comma)],
-    [failed, order.failed.join(room.comma)],
     [request, order.request_id],
     [key, order.key],
   ].flatMap(([name, value]) => (value ? [make("dt", "", name), make("dd", "", value)] : []));
 }
 
-/** What came in and what went back, and what is left of it. */
-function moneyOf({ amount, to_pay, state, amount_refunded: back, currency }) {
-  const paid = amount ?? (["confirmed", "refunded"].includes(state) ? to_pay : null);
-  if (paid === null) return "";
-  const sum = (value) => written(value, currency, texts.locale);
-  return back > 0 ? texts.balance(sum(paid), sum(back), sum(Math.max(0, paid - back))) : texts.paidSum(sum(paid));
+/** A payment, with what went back of it, or is to, and what can be done about that. */
+function payment(one, add) {
+  const line = (title, sum, ...parts) => make("li", "", headed(title, sum), make("span", "small", parts.filter(Boolean).join(" · ")));
+  const found = line(one.ref, one.amount !== null && sumOf(one.amount, one.currency), texts.payments[one.state], ...one.disputes.map(({ state, amount }) => `${texts.disputes[state]} ${sumOf(amount, one.currency)}`));
+  const refunds = one.refunds.map((refund) => {
+    const { name, state, amount, currency, way, by, why } = refund;
+    const sum = sumOf(amount, currency ?? one.currency);
+    const of = line(texts.refunds[state], sum, texts.ways[way], by && report.by(by), why && texts.said.why(why), name);
+    of.dataset.kind = state;
+    if (state === "failed") of.append(add("refund/retry", texts.retry(sum), { name }));
+    if (owedOf(one).includes(refund)) of.append(add("refund", texts.giveBack(sum), { name, restock: false }));
+    return of;
+  });
+  if (one.waits) found.append(add("refund", texts.giveBack(one.ref), { payment_ref: one.ref, restock: false }));
+  if (refunds.length > 0) found.append(make("ul", "", ...refunds));
+  return found;
 }
 
 /** Show an order and its events; `again()` shows it anew when something was done with it. */
 export function showLife({ order, steps }, again) {
-  const since = steps.findLast(({ kind }) => kind === order.state)?.at ?? null;
+  const stateOf = ({ kind, facts }) => facts.state ?? kind;
+  const since = steps.findLast((one, place) => place === 0 || stateOf(one) !== stateOf(steps[place - 1])).at;
   write(part("done"), "");
   write(part("life-title"), texts.order(nameOf(order.id)));
   write(part("life-state"), standingOf({ ...order, since }));
   part("life-state").dataset.kind = order.state;
   write(part("life-sum"), whatOf(order));
-  write(part("life-money"), [moneyOf(order), needOf(order)].filter(Boolean).join(" · "));
+  const money = moneyOf(addUp([order]), ["paid", "given_back", "kept"]);
+  write(part("life-money"), [...money, order.unknown && texts.unknown, needOf(order)].filter(Boolean).join(" · "));
+  part("payments").replaceChildren(...order.payments.map((one) => payment(one, (...how) => button(order, again, ...how))));
   part("facts").replaceChildren(...factsOf(order));
-  part("steps").replaceChildren(...steps.map((one) => step(one, order.currency, amountOf(one, steps))));
+  part("steps").replaceChildren(...steps.map((one) => step(one, order.currency)));
   part("actions").replaceChildren(...actions(order, again));
   part("life").hidden = false;
 }
@@ -90,8 +106,7 @@ export function showLife({ order, steps }, again) {
 /** The buttons for what can be done with an order now. */
 function actions(order, again) {
   const add = (...how) => button(order, again, ...how);
-  const found = order.refunds_due.map((ref) => add("refund", texts.giveBack(ref), { payment_ref: ref, restock: false }));
-  if (order.failed.length > 0) found.push(add("refund/retry", texts.retry, {}));
+  const found = [];
   if (order.state === "held") found.push(add("cancel", texts.cancel));
   if (["sold", "confirmed"].includes(order.state)) {
     const own = order.payment_ref ? { payment_ref: order.payment_ref } : {};

@@ -17,10 +17,28 @@ export function written(amount, currency, locale) {
   return writer.format(amount / 10 ** digits);
 }
 
+const OWED = new Set(["due", "asked", "failed"]);
+
+/** The refunds of a payment that are owed. */
+export const owedOf = ({ refunds }) => refunds.filter(({ state }) => OWED.has(state));
+
+/** The sums of orders by currency, as a report has them. */
+export function addUp(orders) {
+  const money = {};
+  for (const order of orders) {
+    for (const one of [order, ...order.other_currencies]) {
+      const total = (money[one.currency ?? ""] ??= { paid: 0, given_back: 0, owed: 0, kept: 0 });
+      for (const which of Object.keys(total)) total[which] += one[which];
+    }
+  }
+  return money;
+}
+
 /** The sums of a report by currency, as one text: `{ EUR: { paid: 499 } }` and `paid` are "€4.99"; "" if there are none. */
-export function sums(money, which, locale) {
+export function sums(money, which, locale, between = " + ") {
   return Object.entries(money)
+    .sort(([one], [other]) => (one < other ? -1 : 1))
     .filter(([, one]) => one[which] !== 0)
     .map(([currency, one]) => written(one[which], currency, locale))
-    .join(" + ");
+    .join(between);
 }

@@ -20,15 +20,21 @@ const short = shorten(order, []);
 let pauseMs = FIRST_PAUSE_MS;
 let timer;
 
-function show(state, { quantity, amount, to_pay: toPay, currency } = {}, at = undefined) {
-  const costs = amount ?? toPay ?? null;
+/** What was paid, and what of it comes or came back; or what is to pay. */
+function costs({ paid = 0, given_back: back = 0, owed = 0, payment_ref: ref, to_pay: toPay, currency }) {
+  if (!currency || (paid === 0 && (ref || (toPay ?? null) === null))) return undefined;
+  const parts = Object.entries({ givenBack: back, owed }).flatMap(([name, sum]) => (sum > 0 ? [texts.facts[name](money(sum, currency))] : []));
+  return [money(paid || toPay, currency), ...parts].join(" · ");
+}
+
+function show(state, found = {}, at = undefined) {
   part("shop").dataset.state = state;
   write("state", texts.states[state][0]);
   write("remark", texts.states[state][1]);
-  write("amount-title", (amount ?? null) === null ? texts.facts.toPay : texts.facts.paid);
+  write("amount-title", found.paid > 0 ? texts.facts.paid : texts.facts.toPay);
   for (const [fact, text] of [
-    ["quantity", quantity && number.format(quantity)],
-    ["amount", costs === null || !currency || state === "over" ? undefined : money(costs, currency)],
+    ["quantity", found.quantity && number.format(found.quantity)],
+    ["amount", state === "over" && !found.paid ? undefined : costs(found)],
     ["when", at && moment.format(at)],
   ]) {
     write(fact, text ?? "");

@@ -3,7 +3,7 @@
 import { texts } from "./ledger_texts.js";
 import { make } from "./dom.js";
 import { number } from "./figure.js";
-import { written } from "./money.js";
+import { addUp, owedOf, sums, written } from "./money.js";
 import { nameOf, numberOf } from "./order_id.js";
 
 const style = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
@@ -15,6 +15,11 @@ const sum = (amount, { currency }) => written(amount, currency, texts.locale);
 
 /** The day on which an order began, for people. */
 export const dayOf = ({ sold_at: at }) => day.format(at * 1_000);
+
+/** Sums of a report in words, without those that are none. */
+export function moneyOf(money, which) {
+  return which.map((one) => [one, sums(money, one, texts.locale)]).flatMap(([one, sum]) => (sum ? [texts.sums[one](sum)] : []));
+}
 
 /** The time of a moment; with its day, if that is another one than the order's. */
 export function timeOf(at, order) {
@@ -35,10 +40,22 @@ export function standingOf(order) {
 
 /** What is still to be done about an order; "" if it is nothing. */
 export function needOf(order) {
-  if (order.amount_due > 0) return texts.toGiveBack(sum(order.amount_due, order));
-  if (order.disputed.length > 0) return texts.facts.disputed;
-  if (order.failed.length > 0) return texts.facts.failed;
-  return order.amount_mismatch ? texts.wrongAmount : order.attention ? texts.states.attention : "";
+  const { payments } = order;
+  const owed = sums(addUp([order]), "owed", texts.locale);
+  const found = [
+    owed && texts.sums.owed(owed),
+    payments.flatMap(owedOf).some(({ state }) => state === "failed") && texts.failed,
+    payments.flatMap((one) => one.disputes).some(({ state }) => state === "open") && texts.disputed,
+    payments.some(({ waits }) => waits) && texts.wrongAmount,
+  ].filter(Boolean);
+  return found.join(texts.comma) || (order.attention ? texts.states.attention : "");
+}
+
+/** What was given back of each payment; that a whole order was refunded its state says. */
+function backOf({ state, payments }) {
+  const all = ({ amount, refunds }) => amount === null && refunds.some((one) => one.state === "given" && one.amount === null);
+  const given = payments.filter((one) => (one.given_back > 0 || all(one)) && (one.state !== "counts" || state !== "refunded"));
+  return given.map((one) => texts.ofPayment[one.state](texts.sums.given_back(all(one) ? texts.all : sum(one.given_back, one)))).join(texts.comma);
 }
 
 /** The row of an order; `open()` shows it. */
@@ -54,8 +71,7 @@ export function orderRow(order, sku, open) {
   const state = make("td", "state", pill);
   const need = needOf(order);
   if (need) state.append(" ", make("strong", "need", need));
-  const back = order.amount_refunded > 0 && order.state !== "refunded" ? make("span", "small", texts.givenBack(sum(order.amount_refunded, order))) : "";
-  const what = make("td", "what", whatOf(order), " ", back);
+  const what = make("td", "what", whatOf(order), " ", make("span", "small", backOf(order)));
   const began = make("td", "number began", clock.format(order.sold_at * 1_000));
   const made = make("tr", "", what, state, make("td", "buyer", order.buyer ?? ""), make("td", "ref", order.ref ?? ""), head, began);
   made.dataset.order = id;
@@ -63,7 +79,7 @@ export function orderRow(order, sku, open) {
   return made;
 }
 
-/** The orders as a body of the table for each day, with the day's name and what was paid of these. */
+/** The orders as a body of the table for each day, with the day's name and the money of these. */
 export function days(orders, sku, open) {
   const bodies = [];
   for (const order of orders) {
@@ -72,10 +88,8 @@ export function days(orders, sku, open) {
     bodies.at(-1).orders.push(order);
   }
   return bodies.map(({ name, orders: of }) => {
-    const paid = {};
-    for (const one of of) if (["confirmed"].includes(one.state) && one.to_pay !== null) paid[one.currency] = (paid[one.currency] ?? 0) + (one.amount ?? one.to_pay);
-    const sums = Object.entries(paid).map(([currency, amount]) => sum(amount, { currency }));
-    const head = make("th", "", make("strong", "", name), " ", make("span", "small", texts.ofDay(of.length, number(of.length), sums.join(" + "))));
+    const said = [texts.ofDay(of.length, number(of.length)), ...moneyOf(addUp(of), ["paid", "kept"])].join(texts.comma);
+    const head = make("th", "", make("strong", "", name), " ", make("span", "small", said));
     head.colSpan = 6;
     head.scope = "rowgroup";
     const line = make("tr", "day", head);

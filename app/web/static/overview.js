@@ -78,10 +78,10 @@ function showTotals({ items, at, audit }) {
 
 function showMoney() {
   const { total } = report;
-  write(part("all-money"), sums(total.money, "paid", texts.locale) || "–");
+  write(part("all-money"), sums(total.money, "paid", texts.locale, "\n") || "–");
   const back = sums(total.money, "given_back", texts.locale);
-  write(part("all-back"), back ? texts.givenBack(back) : texts.toShip(number(total.to_ship)));
-  const owed = sums(total.money, "owed", texts.locale);
+  write(part("all-back"), back ? [texts.givenBack(back), texts.kept(sums(total.money, "kept", texts.locale) || "0")].join(" · ") : texts.toShip(number(total.to_ship)));
+  const owed = sums(total.money, "owed", texts.locale, "\n");
   write(part("all-owed"), owed || "–");
   part("owed-tile").dataset.kind = total.attention > 0 ? "wrong" : "";
   write(part("attention"), total.attention > 0 ? texts.attention(total.attention, number(total.attention)) : "");

@@ -26,11 +26,11 @@ function labelled(name, text) {
   return made;
 }
 
-function totalRow([currency, { charged, paid, refunded, given_back: back, owed }]) {
+function totalRow([currency, { charged, paid, refunded, given_back: back, owed, kept }]) {
   const head = make("th", "", currency || texts.noCurrency);
   head.scope = "row";
-  const names = ["chargedThere", "paidHere", "backThere", "backHere", "owed"];
-  const cells = [charged, paid, refunded, back, owed].map((amount, place) => labelled(names[place], sum(amount, currency)));
+  const names = ["chargedThere", "paidHere", "backThere", "backHere", "owed", "kept"];
+  const cells = [charged, paid, refunded, back, owed, kept].map((amount, place) => labelled(names[place], sum(amount, currency)));
   cells[1].dataset.same = charged === paid;
   cells[3].dataset.same = refunded === back;
   if (owed !== 0) cells[4].dataset.kind = "wrong";

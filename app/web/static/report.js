@@ -50,10 +50,10 @@ const rows = keyed(
   () => {
     const head = make("th", "");
     head.scope = "row";
-    return make("tr", "", head, ...Array.from({ length: 7 }, () => make("td", "number")));
+    return make("tr", "", head, ...Array.from({ length: 8 }, () => make("td", "number")));
   },
   (made, one) => {
-    const money = ["paid", "given_back", "owed"].map((which) => sums(one.money, which, texts.locale) || "–");
+    const money = ["paid", "given_back", "owed", "kept"].map((which) => sums(one.money, which, texts.locale, "\n") || "–");
     const share = one.conversion === null ? "–" : texts.percent(number(100 * one.conversion));
     const cells = [number(count(one)), number(one.to_ship), ...money, number(one.unpaid_orders), share];
     write(made.cells[0], day.format(new Date(`${one.day}T00:00:00Z`)));

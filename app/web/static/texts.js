@@ -129,7 +129,7 @@ const english = {
   noOrder: "No such order",
   gone: "Not known any more",
   back: "Back to the item",
-  facts: { quantity: "Quantity", paid: "Paid", toPay: "To pay", when: "When", number: "Number" },
+  facts: { quantity: "Quantity", paid: "Paid", toPay: "To pay", givenBack: (sum) => `${sum} given back`, owed: (sum) => `${sum} owed to you`, when: "When", number: "Number" },
   states: {
     looking: ["One moment …", ""],
     held: ["Held, not paid yet", "It is yours once it is paid."],
@@ -269,7 +269,7 @@ const chinese = {
   noOrder: "没有这张订单",
   gone: "已查不到",
   back: "返回商品页",
-  facts: { quantity: "数量", paid: "已付", toPay: "应付", when: "时间", number: "订单号" },
+  facts: { quantity: "数量", paid: "已付", toPay: "应付", givenBack: (sum) => `已退 ${sum}`, owed: (sum) => `应退 ${sum}`, when: "时间", number: "订单号" },
   states: {
     looking: ["请稍候……", ""],
     held: ["已预留，尚未付款", "付款后即归您所有。"],
