@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 SECKILL, PROVIDER = os.environ["SECKILL_URL"], os.environ["PROVIDER_URL"]
+CURRENCY = "EUR"
 TOKEN = {"Authorization": f"Bearer {os.environ['SECKILL_SHOP_TOKEN']}"}
 
 webhook = Webhook(os.environ["SECKILL_WEBHOOK_SECRET"])
@@ -28,7 +29,8 @@ http = httpx.AsyncClient(timeout=30)  # longer than the service's own time-out, 
 db = sqlite3.connect(os.environ.get("SHOP_DB", "shop.db"))
 db.executescript("""
     CREATE TABLE IF NOT EXISTS cart (id TEXT PRIMARY KEY, buyer TEXT, quantity INTEGER, hold TEXT,
-        state TEXT DEFAULT 'new', number INTEGER DEFAULT 0, payment TEXT, paid INTEGER DEFAULT 0);
+        state TEXT DEFAULT 'new', number INTEGER DEFAULT 0, odd INTEGER DEFAULT 0, paid INTEGER DEFAULT 0);
+    CREATE TABLE IF NOT EXISTS seen (event TEXT PRIMARY KEY, cart TEXT);
     CREATE TABLE IF NOT EXISTS shipment (cart TEXT PRIMARY KEY, quantity INTEGER);
     CREATE TABLE IF NOT EXISTS refund (id TEXT PRIMARY KEY, payment TEXT, amount INTEGER, done INTEGER DEFAULT 0);
 """)
@@ -71,35 +73,38 @@ async def events(request: Request) -> Response:
         event = webhook.verify(await request.body(), dict(request.headers))
     except (WebhookVerificationError, ValueError):
         return Response(status_code=400)
-    data = event["data"]
-    with db:  # the events of an order come in order, so one whose number is not greater was here before
-        news = "UPDATE cart SET state = :state, number = :number WHERE id = :ref AND number < :number"
-        if db.execute(news, {name: data[name] for name in ("state", "number", "ref")}).rowcount:
+    data = event["data"] | {"event": request.headers["webhook-id"]}
+    news = "UPDATE cart SET state = :state, odd = odd + (:number != number + 1), number = :number WHERE id = :ref"
+    with db:  # what was here before comes under its id; a number that does not follow is for a person to look at
+        if db.execute("INSERT OR IGNORE INTO seen SELECT :event, id FROM cart WHERE id = :ref", data).rowcount:
+            db.execute(news, data)
             note(event["type"], data)
     return Response()
 
 
 def note(kind: str, data: dict[str, Any]) -> None:
-    """Note what follows from an event: a shipment, or a refund."""
-    is_part = data["about"] == "part"
+    """Note what follows from an event: a shipment, what the order has kept of its money, and refunds."""
     if kind == "order.confirmed":  # there may be fewer units than were held
-        db.execute("UPDATE cart SET payment = :payment_ref, paid = :amount WHERE id = :ref", data)
-        db.execute("INSERT INTO shipment VALUES (:ref, :quantity)", data)
-    elif kind == "order.refunded" and data["about"] == "order":
-        db.execute("UPDATE cart SET paid = 0 WHERE id = :ref", data)
-    elif kind == "order.refunded" and is_part:
-        db.execute("UPDATE cart SET paid = paid - ? WHERE payment = ?", (data["amount"], *data["payment_refs"]))
-    for payment in data.get("refunds_due", [data["payment_ref"]] if kind == "order.refund_due" else []):
-        refund = (f"{data['ref']} {data.get('part', payment)}", payment, data["amount"] if is_part else None)
-        db.execute("INSERT OR IGNORE INTO refund (id, payment, amount) VALUES (?, ?, ?)", refund)
+        db.execute("INSERT OR IGNORE INTO shipment VALUES (:ref, :quantity)", data)
+    if "sums" in data:
+        kept = sum(one["kept"] for one in data["sums"] if one["currency"] == CURRENCY)
+        db.execute("UPDATE cart SET paid = ? WHERE id = ?", (kept, data["ref"]))
+    for one in data.get("refunds", []):  # one that has failed waits for an operator, who has another one made
+        if one["state"] == "due":
+            new = "INSERT INTO refund (id, payment, amount) VALUES (?, ?, ?)"
+            again = " ON CONFLICT DO UPDATE SET amount = excluded.amount"  # a part of it has gone back
+            db.execute(new + again, (one["name"], data["payment_ref"], one["amount"]))
+        else:
+            db.execute("UPDATE refund SET done = 1 WHERE id = ?", (one["name"],))
 
 
 async def give_back() -> None:
-    """Have the provider give back what is owed. It does so once for a payment, and reports it to the service."""
+    """Have the provider give back what is owed. It does so once for a refund's name, and reports it to the service."""
     while True:
         for name, payment, amount in db.execute("SELECT id, payment, amount FROM refund WHERE NOT done").fetchall():
             with contextlib.suppress(HTTPException):
-                await ask(f"{PROVIDER}/refunds", {"payment_ref": payment, "amount": amount}, {"Idempotency-Key": name})
+                wish = {"payment_ref": payment, "amount": amount, "refund_name": name}
+                await ask(f"{PROVIDER}/refunds", wish, {"Idempotency-Key": name})
                 with db:
                     db.execute("UPDATE refund SET done = 1 WHERE id = ?", (name,))
         await asyncio.sleep(1)

@@ -5,7 +5,19 @@ A test drives the decision over all states and commands, and compares what it sa
 
 from typing import Final, NamedTuple
 
-from app.orders import Cancel, Command, Confirm, EventKind, Expire, Extend, Hold, OrderState, Purchase, Refund
+from app.orders import (
+    Cancel,
+    Command,
+    Confirm,
+    EventKind,
+    Expire,
+    Extend,
+    Hold,
+    Incident,
+    OrderState,
+    Purchase,
+    Refund,
+)
 
 SOLD, HELD, CONFIRMED, EXPIRED, CANCELLED, REFUNDED = OrderState
 
@@ -38,6 +50,7 @@ ARROWS: Final = {
         "M588 340V277", 672, 314, "confirm: late, some left"
     ),
     Arrow(CONFIRMED, Refund, EventKind.REFUNDED, REFUNDED): Drawn("M690 206H786", 738, 194, "refund"),
+    Arrow(CONFIRMED, Incident, EventKind.DISPUTE_LOST, REFUNDED): Drawn("M690 240H786", 738, 228, "dispute lost"),
     Arrow(SOLD, Refund, EventKind.REFUNDED, REFUNDED): Drawn("M390 66H888V140", 620, 54, "refund"),
 }
 # What leaves the state as it is, and is an event all the same: of a payment, or of the second window. Requests of the
@@ -45,6 +58,7 @@ ARROWS: Final = {
 LOOPS: Final = {
     Arrow(HELD, Extend, EventKind.EXTENDED, HELD): "second window",
     Arrow(HELD, Confirm, EventKind.AMOUNT_MISMATCH, HELD): "a payment",
+    Arrow(HELD, Refund, EventKind.REFUND_DUE, HELD): "that payment",
     Arrow(HELD, Refund, EventKind.REFUNDED, HELD): "that payment",
     Arrow(HELD, Cancel, EventKind.CANCELLED, HELD): "some units",
     Arrow(SOLD, Refund, EventKind.REFUNDED, SOLD): "some units",

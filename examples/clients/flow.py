@@ -11,7 +11,6 @@ from seckill_client.api.holds import confirm, hold
 from seckill_client.api.operator import refund
 from seckill_client.api.sale import order
 from seckill_client.models import ConfirmRequest, Effect, HoldRequest, HoldView, Problem, RefundRequest
-from seckill_client.types import UNSET
 
 
 def main(url: str, token: str) -> None:
@@ -32,7 +31,7 @@ def main(url: str, token: str) -> None:
         found = order.sync(held.id, client=client)
         if found is None or isinstance(found, Problem):
             sys.exit(f"no order: {found}")
-        print(found.state, found.amount if found.amount is not UNSET else "nothing")
+        print(found.state, found.paid)
         given_back = refund.sync(held.id, client=client, body=RefundRequest(restock=True))
         if given_back is None or isinstance(given_back, Problem):
             sys.exit(f"not refunded: {given_back}")

@@ -30,7 +30,7 @@ for (let press = 0; press < 3; press += 1) {
 }
 
 const order = await client.GET("/orders/{order_id}", { params: { path: { order_id: id } } });
-console.log(order.data?.state, order.data?.amount);
+console.log(order.data?.state, order.data?.paid);
 const refund = await client.POST("/orders/{order_id}/refund", {
   params: { path: { order_id: id } },
   body: { restock: true },

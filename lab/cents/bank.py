@@ -7,6 +7,7 @@ Nobody's money is involved. A day is a text that `manner` returns for each reque
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -81,16 +82,18 @@ class Bank:
             "status": "succeeded",
             "currency": payment.currency.lower(),
             "metadata": {},
-            "created": 1,
+            "created": int(time.time()),
             "charge": f"ch_{ref}",
             **more,
         }
         payment.refunds.append(made)
         return made
 
-    def fail(self, ref: str) -> None:
+    def fail(self, ref: str) -> dict[str, Any]:
         """Have the last refund of a payment come back from the payer's bank."""
-        self.payments[ref].refunds[-1]["status"] = "failed"
+        gone = self.payments[ref].refunds[-1]
+        gone["status"] = "failed"
+        return gone
 
     async def _refunds(self, request: Request) -> Response:  # noqa: PLR0911 - a day each
         if request.headers.get("authorization") != f"Bearer {KEY}":

@@ -4,97 +4,92 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
-from app.cashier import cashier, provider
+from app.cashier import cashier
 from app.cashier.provider import Became, Result, Wish
-from app.orders import Refund
+from app.cashier.stripe import Stripe
+from app.orders import GivenBack, Order, RefundState
+from app.sale.shop import Shop
 
 _tries = itertools.count()
 
 
 def _keys_of_a_try() -> None:
-    """Each try has a key of its own."""
+    """Each try has a key of its own, and nobody looks at what was made."""
+    Stripe.made = _nobody_looks  # type: ignore[method-assign]
     Wish.key = property(lambda self: f"refund-{self.order.number}-{id(_tries)}-{next(_tries)}")  # type: ignore[assignment,method-assign]
+
+
+async def _nobody_looks(self: Stripe, payment_ref: str) -> None:
+    return None
 
 
 def _notes_before_it_asks() -> None:
     """It notes the refund, and then asks."""
-    _became(lambda result: result._replace(became=Became.DONE))
+    _asks(became=lambda result: result._replace(became=Became.DONE))
 
 
 def _silence_is_done() -> None:
     """A refund without an answer counts as made."""
-    _became(lambda result: result._replace(became=Became.DONE) if result.became is Became.UNKNOWN else result)
+    _asks(became=lambda result: result._replace(became=Became.DONE) if result.became is Became.UNKNOWN else result)
 
 
 def _silence_is_refused() -> None:
     """A refund without an answer counts as refused."""
-    _became(lambda result: result._replace(became=Became.REFUSED) if result.became is Became.UNKNOWN else result)
-
-
-def _became(change: Callable[[Result], Result]) -> None:
-    from app.cashier.stripe import Stripe
-
-    refund = Stripe.refund
-
-    async def patched(self: Any, wish: Wish, *, again: bool) -> Result:
-        return change(await refund(self, wish, again=again))
-
-    Stripe.refund = patched  # type: ignore[method-assign]
+    _asks(became=lambda result: result._replace(became=Became.REFUSED) if result.became is Became.UNKNOWN else result)
 
 
 def _gives_all_back() -> None:
     """A part that is owed is given back as the whole payment."""
-    _request(lambda request: request._replace(amount=None))
+    _asks(lambda wish: wish._replace(amount=None))
 
 
 def _gives_too_little() -> None:
-    """The amount is in another unit than the provider's."""
-    _request(lambda request: request._replace(amount=request.amount and max(1, request.amount // 100)))
+    """The amounts are in another unit than the provider's, there and back."""
+    _asks(
+        lambda wish: wish._replace(amount=wish.amount and max(1, wish.amount // 100)),
+        lambda result: result._replace(amount=None),
+    )
 
 
-def _request(change: Callable[[Any], Any]) -> None:
-    from app.cashier.stripe import Stripe
-
+def _asks(
+    wished: Callable[[Wish], Wish] = lambda wish: wish, became: Callable[[Result], Result] = lambda result: result
+) -> None:
     refund = Stripe.refund
 
-    async def patched(self: Any, wish: Wish, *, again: bool) -> Result:
-        asked = provider.Wish(wish.order, change(wish.request), wish.shop_ref)
-        return await refund(self, asked, again=again)
+    async def patched(self: Stripe, wish: Wish) -> Result:
+        return became(await refund(self, wished(wish)))
 
     Stripe.refund = patched  # type: ignore[method-assign]
 
 
 def _forgets_parts() -> None:
-    """Parts that are owed are nobody's business."""
-    cashier.names = lambda record: list(record.refunds_due)
+    """What operators want to have given back is nobody's business; it may be a part."""
+    cashier._is_to_make = lambda one: not one.by and one.state in (RefundState.DUE, RefundState.ASKED)
 
 
 def _counts_parts_twice() -> None:
     """A part that was made is noted as another one than the part that was owed."""
-    from app.sale.shop import Shop
-
     submit = Shop.submit
 
     async def patched(self: Any, command: Any, **how: Any) -> Any:
-        if isinstance(command, Refund) and command.by == cashier.BY and command.of_part:
-            command = command._replace(of_part=None, amount=100, message=f"other-{next(_tries)}")
+        if isinstance(command, GivenBack) and command.by == cashier.BY and command.name is not None:
+            command = command._replace(name=None, amount=100, refund_id=f"other-{next(_tries)}")
         return await submit(self, command, **how)
 
     Shop.submit = patched  # type: ignore[method-assign]
 
 
 def _first_payment_only() -> None:
-    """Of an order only the first thing that is owed is given back, ever."""
-    done: set[str] = set()
+    """An order is looked at once: what is owed of it later is never given back."""
+    done, look = set[str](), cashier._Office._order
 
-    def names(record: Any) -> list[str]:
-        found = [*record.refunds_due, *record.parts_due]
-        if not found or record.number in done:
-            return []
-        done.add(record.number)
-        return found[:1]
+    async def patched(self: cashier._Office, order: Order) -> float:
+        if order.id.number in done:
+            return cashier._ASK_AGAIN_S
+        done.add(order.id.number)
+        return await look(self, order)
 
-    cashier.names = names
+    cashier._Office._order = patched  # type: ignore[method-assign]
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {

@@ -92,6 +92,18 @@ class Payers:
             await asyncio.sleep(self._dice.uniform(0, 1))
             await self._until(post)
 
+    async def _gives_back(self, ref: str, amount: int | None = None) -> None:
+        """Give back a payment, or a part, in the provider's dashboard; some shops don't tell the refund's id."""
+        made = self._bank.give_back(ref, amount)
+        await self._tell("refunded", ref, name=f"msg-{made['id']}", amount=made["amount"], **_id_of(ref, made["id"]))
+
+    async def tell_what_was_asked_for(self) -> None:
+        """Report the refunds of the cashiers, late, and by both names: most are known by then."""
+        for payment in self._bank.payments.values():
+            for made in [one for one in payment.refunds if "seckill" in one["metadata"]]:
+                about = {"refund_id": made["id"], "refund_name": made["metadata"]["seckill"]}
+                await self._tell("refunded", payment.ref, name=f"late-{made['id']}", amount=made["amount"], **about)
+
     async def _succeeds(self, hold: str, ref: str, amount: int = PRICE * _UNITS) -> None:
         await self._tell("succeeded", ref, hold, amount=amount, paid_at=time.time())
 
@@ -136,8 +148,7 @@ class Payers:
     async def be_refunded_there(self, hold: str, ref: str) -> Any:
         """The shop gives all back in the provider's dashboard; the notice may overtake the payment's."""
         self._pays(ref)
-        self._bank.give_back(ref)
-        about = asyncio.create_task(self._tell("refunded", ref, amount=PRICE * _UNITS))
+        about = asyncio.create_task(self._gives_back(ref))
         await self._succeeds(hold, ref)
         await about
         return 0, False, (ref,)
@@ -145,9 +156,8 @@ class Payers:
     async def be_refunded_there_in_parts(self, hold: str, ref: str) -> Any:
         """Two parts in the dashboard."""
         await self.pay(hold, ref)
-        for n, amount in enumerate((100, 250)):
-            self._bank.give_back(ref, amount)
-            await self._tell("refunded", ref, name=f"part-{ref}-{n}", amount=amount)
+        for amount in (100, 250):
+            await self._gives_back(ref, amount)
         return PRICE * _UNITS - 350, False, (ref,)
 
     async def be_refunded_later(self, hold: str, ref: str) -> Any:
@@ -167,16 +177,16 @@ class Payers:
     async def dispute(self, hold: str, ref: str) -> Any:
         """Have the bank take the money back."""
         await self.pay(hold, ref)
-        await self._tell("disputed", ref, name=f"dp-{ref}", amount=PRICE * _UNITS)
+        await self._tell("disputed", ref, amount=PRICE * _UNITS, refund_id=f"dp_{ref}")
         self._bank.give_back(ref)
-        await self._tell("dispute_lost", ref, name=f"dp-lost-{ref}", amount=PRICE * _UNITS)
+        await self._tell("dispute_lost", ref, amount=PRICE * _UNITS, refund_id=f"dp_{ref}")
         return 0, False, (ref,)
 
     async def have_a_refund_fail(self, hold: str, ref: str) -> Any:
         """A refund that comes back days later: an operator has it tried again."""
         await self.be_refunded_there(hold, ref)
-        self._bank.fail(ref)
-        await self._tell("refund_failed", ref, name=f"failed-{ref}")
+        made = self._bank.fail(ref)
+        await self._tell("refund_failed", ref, amount=made["amount"], **_id_of(ref, made["id"]))
         await self._until(lambda: self._post(f"/orders/{hold}/refund/retry", {}))
         return 0, False, (ref,)
 
@@ -205,6 +215,10 @@ class Payers:
             except (httpx.HTTPError, _AgainError):
                 await asyncio.sleep(self._dice.uniform(0.05, 0.5))
         raise TimeoutError(f"no answer within {_WITHIN_S:g} s")
+
+
+def _id_of(ref: str, made: str) -> dict[str, Any]:
+    return {"refund_id": made} if ref[-1] in "02468" else {}
 
 
 class _AgainError(Exception):

@@ -6,6 +6,7 @@ import itertools
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, Final
@@ -20,6 +21,8 @@ from lab.cents.payers import CURRENCY, PRICE, SECRET, TOKEN, Fate, Payers
 from lab.demo.stage import Instance
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
+from lab.torture.books import journal_of
+from lab.torture.history import Entry
 
 _HOLD_S: Final = 6.0
 _BAD: Final = 0.35  # share of the bank's answers
@@ -76,13 +79,16 @@ async def run(payments: int, seed: int, bug: str = "") -> list[str]:
             killing = asyncio.create_task(_kill(instances, dice, over))
             try:
                 await _visit(payers, payments)
+                await payers.tell_what_was_asked_for()
             finally:
                 over.set()
                 await killing
                 await payers.close()
             bank.manner = lambda: ""
             orders = await _settled(sale)
-            found = [*_verdict(bank, payers.fates, orders), *(await sale.audit("lamp")).violations]
+            books, told = _books(bank, orders), await journal_of(sale.store, "lamp")
+            found = [*_verdict(bank, payers.fates, orders), *map(str, books.differences()), *_added_up(books, told)]
+            found += (await sale.audit("lamp")).violations
     await bank.close()
     return found
 
@@ -140,6 +146,9 @@ def _verdict(bank: Bank, fates: list[Fate], orders: list[Order]) -> Iterator[str
         for one in paid:
             if one.given_back > one.amount:
                 yield f"{fate.way}: {one.ref} was given back {one.given_back} of {one.amount}"
+
+
+def _books(bank: Bank, orders: list[Order]) -> Reconciliation:
     books = Reconciliation()
     for payment in bank.payments.values():
         about = payment.ref, MovementKind.CHARGE, payment.amount, payment.currency, payment.ref
@@ -150,7 +159,19 @@ def _verdict(bank: Bank, fates: list[Fate], orders: list[Order]) -> Iterator[str
                 books.add_movement(Movement(*line))
     for order in orders:
         books.add_order(order)
-    yield from map(str, books.differences())
+    return books
+
+
+def _added_up(books: Reconciliation, told: list[Entry]) -> Iterator[str]:
+    """Yield what is otherwise by the changes that the events tell than by the orders, and by the bank."""
+    moved = Counter[str]()
+    for change in itertools.chain.from_iterable(one.facts.get("changes", ()) for one in told):
+        moved.update({name: one for name, one in change.items() if name != "currency"})  # there is only one
+    totals = books.totals[CURRENCY]
+    there = {"paid": totals.charged, "given_back": totals.refunded, "owed": 0, "disputed": 0}
+    here = {name: getattr(totals.here, name) for name in there}
+    if not moved == here == there:
+        yield f"the events add up to {dict(moved)}, the orders to {here}, and the bank has {there}"
 
 
 def shown(found: list[str]) -> list[str]:

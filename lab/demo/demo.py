@@ -313,7 +313,7 @@ def _where_units_went(found: Whereabouts) -> Table:
         ("all units", f"{found.left + found.held + found.sold}"),
         ("came back", f"{found.came_back} (ran out: {found.ran_out}, cancelled: {found.cancelled})"),
         ("payments", f"{found.payments}"),
-        ("refunds due", f"{found.refunds_due} (paid twice: {found.duplicates}, too late: {found.too_late})"),
+        ("to be given back", f"{found.not_needed} (paid twice: {found.duplicates}, too late: {found.too_late})"),
     ]
     for name, value in rows:
         table.add_row(name, value)

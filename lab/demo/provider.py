@@ -76,6 +76,13 @@ class Payment:
     ref: str = field(default_factory=lambda: f"pay_{secrets.token_hex(6)}")
     given_back: int = 0
 
+    def refund(self, amount: int | None = None) -> dict[str, Any]:
+        """Give some of it back (None: what is left), and return what a callback says of that."""
+        left = self.amount - self.given_back
+        amount = left if amount is None else min(amount, left)
+        self.given_back += amount
+        return self.told(amount=amount, refund_id=f"re_{secrets.token_hex(6)}")
+
     def told(self, **other: Any) -> dict[str, Any]:
         """What a callback says of it."""
         return {"hold": self.hold, "payment_ref": self.ref, "amount": self.amount, "currency": self.currency} | other
@@ -120,17 +127,19 @@ class Provider:
         self.payments[paid.ref] = paid
         return paid
 
-    async def give_back(self, ref: str, amount: int | None = None, key: str = "") -> Payment | None:
-        """Give back a payment, or a part, once for a key, and tell the shop; None if there is none."""
+    async def give_back(self, ref: str, amount: int | None = None, name: str = "", key: str = "") -> Payment | None:
+        """Give back a payment, or a part, once for a key, and tell the shop, with its `name` for the refund.
+
+        None if there is no such payment.
+        """
         paid = self.payments.get(ref)
         if paid is not None and key not in self._given_back and paid.given_back < paid.amount:
             self._given_back |= {key} if key else set()
-            paid.given_back = paid.amount if amount is None else min(paid.amount, paid.given_back + amount)
             callback = Callback("payment.refunded", paid.hold, ref)
             self.callbacks.append(callback)
-            part = {} if amount is None else {"amount": amount}
-            said = self.body(callback.type, {"hold": paid.hold, "payment_ref": ref, **part})
-            self.start(self._repeat(callback, said))
+            self.start(
+                self._repeat(callback, self.body(callback.type, paid.refund(amount) | {"refund_name": name or None}))
+            )
         return paid
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -299,7 +308,8 @@ def routes(provider: Provider) -> list[Route]:
 
     async def refunds(request: Request) -> Response:
         wish, key = await request.json(), request.headers.get("idempotency-key", "")
-        paid = await provider.give_back(wish.get("payment_ref", ""), wish.get("amount"), key)
+        about = (wish.get("payment_ref", ""), wish.get("amount"), wish.get("refund_name", ""))
+        paid = await provider.give_back(*about, key)
         return JSONResponse(asdict(paid)) if paid else JSONResponse({"detail": "no such payment"}, status_code=404)
 
     return [

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from app import money
 from lab.demo import provider as till
 from lab.demo.provider import PORT, SECRET, Payment, Provider, amount_of, page
 
@@ -68,11 +69,9 @@ class Till:
         """Report a payment."""
         await self.tell("payment.succeeded", paid.told(**more), name)
 
-    async def refunded(self, paid: Payment, amount: int | None = None, kind: str = "payment.refunded") -> None:
+    async def refunded(self, paid: Payment, amount: int | None = None) -> None:
         """Give back a payment, or a part of it, and report it."""
-        paid.given_back = paid.amount if amount is None else amount
-        part = {"amount": amount, "currency": paid.currency if amount is not None else None}
-        await self.tell(kind, {"hold": paid.hold, "payment_ref": paid.ref} | part)
+        await self.tell("payment.refunded", paid.refund(amount))
 
     async def tell(self, kind: str, data: dict[str, Any], name: str = "", *, signed_with: str | None = None) -> None:
         """Send a callback, and again while nobody can take it."""
@@ -131,9 +130,10 @@ async def _repeated(till: Till) -> None:
 
 async def _reordered(till: Till) -> None:
     paid = till.paid()
-    await till.refunded(paid)
+    given_back = paid.refund()
+    await till.tell("payment.refunded", given_back)
     await till.succeeded(paid)
-    await till.refunded(paid)
+    await till.tell("payment.refunded", given_back)
 
 
 async def _wrong_amount(till: Till) -> None:
@@ -159,8 +159,9 @@ async def _whole(till: Till) -> None:
 async def _dispute(till: Till) -> None:
     paid = till.paid()
     await till.succeeded(paid)
-    await till.tell("payment.disputed", paid.told())
-    await till.refunded(paid, kind="payment.dispute_lost")
+    disputed = paid.refund()
+    await till.tell("payment.disputed", disputed)
+    await till.tell("payment.dispute_lost", disputed)
 
 
 async def _foreign(till: Till) -> None:
@@ -223,9 +224,10 @@ class Sandbox:
 def stands(hold: dict[str, Any]) -> str:
     """How an order stands, in words."""
     parts = [str(hold["state"])]
-    parts += ["a payment of another amount waits for an operator"] if hold.get("amount_mismatch") else []
-    for name, word in (("refunds_due", "to be given back"), ("refunded", "given back")):
-        parts += [f"{word}: {', '.join(hold[name])}"] if hold.get(name) else []
+    for paid in hold["payments"]:
+        parts += [f"{paid['ref']}, of another amount, waits for an operator"] if paid["waits"] else []
+        for name, word in (("owed", "is owed"), ("given_back", "was given back")):
+            parts += [f"{money.written(paid[name], paid['currency'])} of {paid['ref']} {word}"] if paid[name] else []
     return "; ".join(parts)
 
 

@@ -10,8 +10,8 @@ _PAGE = 1000
 
 @dataclass(slots=True)
 class Whereabouts:
-    """Units and payments. `came_back`: units that went back, counted once per return; `duplicates`: refunds due for
-    a second payment of one order.
+    """Units and payments. `came_back`: units that went back, counted once per return; `not_needed`: payments that are
+    to be given back; `duplicates`: of these, second ones of an order.
     """
 
     at_first_try: int = 0
@@ -22,7 +22,7 @@ class Whereabouts:
     left: int = 0
     held: int = 0
     payments: int = 0
-    refunds_due: int = 0
+    not_needed: int = 0
     duplicates: int = 0
 
     @property
@@ -32,8 +32,8 @@ class Whereabouts:
 
     @property
     def too_late(self) -> int:
-        """Refunds due for a payment that found no unit any more."""
-        return self.refunds_due - self.duplicates
+        """Payments that found no unit any more."""
+        return self.not_needed - self.duplicates
 
 
 async def whereabouts(store: StockStore, level: Level) -> Whereabouts:
@@ -60,9 +60,9 @@ async def whereabouts(store: StockStore, level: Level) -> Whereabouts:
             if kind is EventKind.CONFIRMED:
                 found.payments += 1
                 paid.add(order)
-            elif kind is EventKind.REFUND_DUE:
+            elif kind is EventKind.REFUND_DUE and "why" in event.facts:  # else it is one that counts
                 found.payments += 1
-                found.refunds_due += 1
+                found.not_needed += 1
                 found.duplicates += order in paid
         after = events[-1].entry
     return found

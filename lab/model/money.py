@@ -523,10 +523,10 @@ class Money(Model[State]):
         if (order.life is Life.CONFIRMED or again) and wish.payment in (-1, *order.paid):
             change(number, life=Life.REFUNDED, paid=(), back=(*order.back, *order.paid), out=not wish.restock)
             return order.quantity if wish.restock else 0
-        given = [one for one in (*order.owed, *order.wrong) if wish.payment in (-1, one)]
-        if given:
-            owed, wrong = (tuple(one for one in ones if one not in given) for ones in (order.owed, order.wrong))
-            change(number, owed=owed, wrong=wrong, back=(*order.back, *given))
+        for payment in [one for one in (*order.owed, *order.wrong) if wish.payment in (-1, one)]:
+            now = orders[number]
+            owed, wrong = (tuple(one for one in ones if one != payment) for ones in (now.owed, now.wrong))
+            change(number, owed=owed, wrong=wrong, back=(*now.back, payment))
         return 0
 
     def _counts(

@@ -421,7 +421,9 @@ class SalePlay(Play):
         if has != (should := (initial + moved[0], *moved[1:]) if journal else (initial, 0, 0)):
             self.violated(f"the item has {has}, and {should} by its journal")
         due = None if level.due_in_s is None else round((level.now or 0.0) + level.due_in_s, 3)
-        if due != (ends := min((round(one.pay_by, 3) for one in kept if one.state == "held"), default=None)):
+        if due != (
+            ends := min((round(one.shown["pay_by"], 3) for one in kept if one.shown["state"] == "held"), default=None)
+        ):
             self.violated(f"the first hold runs out at {ends}, and the store has {due}")
         units = {_UNITS + self.known.added, _UNITS + self.known.added + self.known.adds}
         if not anew and initial not in units:

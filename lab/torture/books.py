@@ -1,6 +1,7 @@
 """The books of an item at the end: its journal, and how each order stands, as the store has them."""
 
 from app.orders.commands import own_key
+from app.orders.view import standing
 from app.stock import StockStore
 from lab.torture.history import Entry, Kept
 
@@ -39,7 +40,6 @@ async def kept_of(store: StockStore, sku: str) -> list[Kept]:
     after = None
     while page := await store.orders(sku, after=after, limit=_PAGE):
         for one in page:
-            record, after = one.record, one.record.number
-            own = (record.pay_by or 0.0, record.payment_ref, record.refunds_due, record.refunded, record.events)
-            found.append(Kept(str(one.id), str(one.state), one.quantity, one.buyer, *own))
+            after = one.record.number
+            found.append(Kept(str(one.id), one.record.events, standing(one.id, one.record)))
     return found

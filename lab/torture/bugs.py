@@ -21,10 +21,12 @@ from app.orders import (
     Event,
     EventKind,
     HoldOutcome,
+    OrderChange,
     OrderId,
     OrderState,
     Outcome,
     Purchase,
+    Record,
     Refund,
     RefundOutcome,
     Snapshot,
@@ -33,6 +35,7 @@ from app.orders import (
     decision,
 )
 from app.orders.decision import Decided, Decision
+from app.orders.record import NO_FACTS
 from app.orders.view import standing
 from app.outbox.endpoint import Result
 from app.outbox.feed import Chain, Feed
@@ -423,6 +426,18 @@ def _late_takes_anything() -> None:
     decision._Now._confirm = patched  # type: ignore[method-assign]
 
 
+def _write_anyway(
+    now: decision._Now, order: Record, kind: EventKind, units: Units, facts: dict[str, Any], bought: int = 0
+) -> Record:
+    """Have an event written that can't come then."""
+    after = order._replace(events=order.events + 1)
+    change = OrderChange(now.records[order.number], after, kind, facts | {"state": order.state}, units, bought)
+    now.left += units.stock
+    now.changes.append(change)
+    now.records[order.number] = after
+    return after
+
+
 def _pays_twice() -> None:
     """A payment that is announced once more counts once more."""
     confirm = decision._Now._confirm
@@ -433,10 +448,9 @@ def _pays_twice() -> None:
             and paid.payment_ref == order.payment_ref
             and self.left >= order.quantity
         ):
-            self.left -= order.quantity
             units = Units(stock=-order.quantity, lucky=order.quantity)
             facts = {"payment_ref": paid.payment_ref}
-            again = self._write(order, EventKind.CONFIRMED, units, bought=order.quantity, facts=facts)
+            again = _write_anyway(self, order, EventKind.CONFIRMED, units, facts, bought=order.quantity)
             return Decision(ConfirmOutcome.CONFIRMED, record=again)
         return confirm(self, order, paid)
 
@@ -489,8 +503,8 @@ def _tells_an_hour_later() -> None:
     """A buyer is told a deadline that is an hour later than the hold's."""
     from app.web import holds
 
-    def patched(order: OrderId, record: Any) -> dict[str, Any]:
-        told = standing(order, record)
+    def patched(order: OrderId, record: Record, *, whole: bool = False) -> dict[str, Any]:
+        told = standing(order, record, whole=whole)
         return told | ({"pay_by": told["pay_by"] + 3600} if told["pay_by"] else {})
 
     holds.standing = patched  # type: ignore[attr-defined]
@@ -500,8 +514,8 @@ def _keeps_cancelled_units() -> None:
     """A cancellation doesn't give the units back."""
     release = decision._Now._release
 
-    def patched(self: decision._Now, order: Any, kind: EventKind, state: OrderState, facts: Any = None) -> Any:
-        found = release(self, order, kind, state, facts)
+    def patched(self: decision._Now, order: Record, kind: EventKind, facts: Any = NO_FACTS) -> Record:
+        found = release(self, order, kind, facts)
         if kind is EventKind.CANCELLED:
             self.left -= order.quantity
             at = max(n for n, one in enumerate(self.changes) if one.kind is kind)
@@ -538,7 +552,11 @@ def _expires_what_is_paid() -> None:
     def give_back(self: decision._Now, being_paid: set[str]) -> bool:
         for number in self.snapshot.due:
             if (order := self.records.get(number)) is not None:
-                self._release(order, EventKind.EXPIRED, OrderState.EXPIRED)
+                if order.state is OrderState.HELD:
+                    self._release(order, EventKind.EXPIRED)
+                else:
+                    expired = order._replace(state=OrderState.EXPIRED)
+                    _write_anyway(self, expired, EventKind.EXPIRED, Units(order.quantity, -order.quantity), {})
         return True
 
     decision._Now.give_back = give_back  # type: ignore[method-assign]
@@ -602,9 +620,8 @@ def _restocks_again() -> None:
 
     def patched(self: decision._Now, order: Any, command: Any) -> Decision:
         if order.state is OrderState.REFUNDED and isinstance(command, Refund) and command.restock:
-            self.left += order.quantity
-            units = Units(stock=order.quantity, lucky=-order.quantity)
-            again = self._write(order, EventKind.REFUNDED, units, bought=-order.quantity, facts={"restock": True})
+            units, facts = Units(stock=order.quantity, lucky=-order.quantity), {"about": "order", "restock": True}
+            again = _write_anyway(self, order, EventKind.REFUNDED, units, facts, bought=-order.quantity)
             return Decision(RefundOutcome.REFUNDED, record=again)
         return refund(self, order, command)
 

@@ -358,17 +358,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How an order of the flow stands, as the store has it. `events`: how many it has had, by its record."""
+    """How an order of the flow stands, as the store has it.
+
+    `events`: how many it has had, by its record; `shown`: all that its buyer is shown of it.
+    """
 
     order: str
-    state: str
-    quantity: int
-    buyer: str | None
-    pay_by: float = 0.0
-    payment: str | None = None
-    refunds_due: tuple[str, ...] = ()
-    refunded: tuple[str, ...] = ()
-    events: int = 1
+    events: int
+    shown: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,13 +544,8 @@ def parse(lines: Iterable[str]) -> History:
                 fields[name] = tuple(SoldOrder(**order) for order in fields.get(name, ()))
             fields |= {name: tuple(fields[name]) for name in ("queue", "leases", "unreadable")}
             fields["journal"] = tuple(Entry(**entry) for entry in fields.get("journal", ()))
-            fields["kept"] = tuple(_kept(kept) for kept in fields.get("kept", ()))
+            fields["kept"] = tuple(Kept(**kept) for kept in fields.get("kept", ()))
         history.add(_KINDS[kind](**fields))
     if history is None:
         raise ValueError("an empty history")
     return history
-
-
-def _kept(fields: dict[str, Any]) -> Kept:
-    lists = {name: tuple(fields[name]) for name in ("refunds_due", "refunded")}
-    return Kept(**fields | lists)

@@ -118,7 +118,7 @@ class Follower:
         """Return the command that an entry speaks of, and the state in which all that nobody sees has happened."""
         order, facts = self._orders.get(entry.order, -1), entry.facts
         refs = self._refs(entry)
-        if facts.get("about") in ("part", "units") or "part" in facts:
+        if facts.get("about") == "units" or (entry.kind == "refund_due" and "why" not in facts):
             return "the model knows no parts"
         match entry.kind:
             case "held":
@@ -130,7 +130,7 @@ class Follower:
             case "expired":
                 return self._model.passed(state, order), Wish("look")
             case "refunded":
-                about = -1 if "restock" in facts or len(refs) != 1 else refs[0]
+                about = -1 if "restock" in facts or not refs else refs[0]
                 return state, Wish("refund", order, restock=bool(facts.get("restock")), payment=about)
             case "confirmed" | "amount_mismatch" | "refund_due":
                 (payment,) = refs or (-1,)
@@ -145,8 +145,7 @@ class Follower:
         return f"the model has no step {entry.kind!r}"
 
     def _refs(self, entry: Entry) -> list[int]:
-        facts = entry.facts
-        names = [facts["payment_ref"]] if "payment_ref" in facts else facts.get("payment_refs", [])
+        names = [entry.facts["payment_ref"]] if "payment_ref" in entry.facts else []
         return [self._payments.setdefault(name, len(self._payments)) for name in names]
 
     def _event(self, entry: Entry) -> _Event:
@@ -162,11 +161,16 @@ class Follower:
         names = {number: name for name, number in self._payments.items()}
         owed, back, paid = ([names[one] for one in ones] for ones in (order.owed, order.back, order.paid))
         should = _Standing(order.life.value, order.events, sorted(owed), sorted(back))
-        found = _Standing(kept.state, kept.events, sorted(kept.refunds_due), sorted(kept.refunded))
+        of = kept.shown["payments"]
+        due = sorted(one["ref"] for one in of if one["owed"] and one["owed"] == one["amount"])
+        gone = sorted(one["ref"] for one in of if one["given_back"] and one["given_back"] == one["amount"])
+        found = _Standing(kept.shown["state"], kept.events, due, gone)
         if found != should:
             yield f"{kept.order} is {found} by its record, and {should} by the model"
-        elif kept.payment not in (paid or back if order.life in (Life.CONFIRMED, Life.REFUNDED) else [None]):
-            yield f"{kept.order} counts payment {kept.payment} by its record, and {paid or back} by the model"
+        elif (counts := kept.shown["payment_ref"]) not in (
+            paid or back if order.life in (Life.CONFIRMED, Life.REFUNDED) else [None]
+        ):
+            yield f"{kept.order} counts payment {counts} by its record, and {paid or back} by the model"
 
 
 def _events(orders: Sequence[Order], changes: Sequence[Change]) -> Iterator[_Event]:

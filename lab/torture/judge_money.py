@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
+from app.cashier.cashier import BY as CASHIER
 from app.orders import EventKind, OrderState, life
 from lab.torture import judge_events
 from lab.torture.history import Call, End, Entry, Flow, History, Restock
 from lab.torture.judge_sale import MEMORY_S
 from lab.torture.judge_service import peace
-from lab.torture.standing import CONFIRMED, REFUND_DUE, standings, state_after
+from lab.torture.standing import CONFIRMED, MISMATCH, REFUND_DUE, standings, state_after
 
 # The events of which an answer speaks: one of them must be there.
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
@@ -50,7 +51,7 @@ _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
 _ROUNDED_S: Final = 0.01  # the moments of a run
 _MANY: Final = 60  # orders, of which some are paid with a wrong amount
 _TO_GIVE_BACK: Final = ("refund_due", "duplicate_payment")
-_ABOUT_A_PAYMENT: Final = ("confirmed", "refund_due", "amount_mismatch")
+_ABOUT_A_PAYMENT: Final = (CONFIRMED, REFUND_DUE, MISMATCH)
 
 
 class Money:
@@ -69,7 +70,9 @@ class Money:
         for entry in end.journal:
             self.journal[entry.sku].append(entry)
             self.of[entry.order].append(entry)
-            if entry.kind in (CONFIRMED, REFUND_DUE) and "part" not in entry.facts:
+            if entry.kind == CONFIRMED or (
+                entry.kind == REFUND_DUE and "why" in entry.facts
+            ):  # else of one that counts
                 self.places[entry.facts.get("payment_ref", "")].append((entry.order, entry.kind))
         self.stood = {order: standings(entries) for order, entries in self.of.items()}
         self.told = [call for call in history.calls if call.status == 200]
@@ -133,13 +136,13 @@ def orders_live_once(money: Money) -> Iterator[str]:
             if found is None:
                 yield f"{order}: {one.kind} after it was {state or 'nothing'}"
                 break
-            state, should = found
+            state, should = found.state, found.units
             if (one.stock, one.held, one.lucky) != should:
                 yield f"{order}: {one.kind} moves {(one.stock, one.held, one.lucky)} units, not {tuple(should)}"
 
 
 def records_agree(money: Money) -> Iterator[str]:
-    """How an order stands is what its events say."""
+    """How an order stands is what its events say, and each of them how it stood then."""
     kept = {one.order: one for one in money.end.kept}
     for order in kept.keys() - money.of.keys():
         yield f"{order} is there, and has no event"
@@ -148,13 +151,13 @@ def records_agree(money: Money) -> Iterator[str]:
         if one is None:
             yield f"{order} has events, and is not there"
             continue
-        stood = money.stood[order][-1]
-        should = {name: stood[name] for name in ("state", "quantity", "buyer", "refunds_due", "refunded")}
-        should |= {"pay_by": stood["pay_by"] or 0.0, "payment": stood["payment_ref"], "events": len(entries)}
-        for name, value in should.items():
-            found = getattr(one, name)
-            if (list(found) if isinstance(found, tuple) else found) != value:
-                yield f"{order}: {name} is {found!r} by its record, and {value!r} by its events"
+        should = money.stood[order][-1].shown | {"events": len(entries)}
+        found = one.shown | {"events": one.events}
+        for name in _others(found, should):
+            yield f"{order}: {name} is {found.get(name)!r} by its record, and {should.get(name)!r} by its events"
+        for entry, stood in zip(entries, money.stood[order], strict=True):
+            if wrong := _others({name: entry.facts.get(name) for name in stood.said}, stood.said):
+                yield f"{order}: its event {entry.number} says {wrong}, and it should be {stood.said}"
 
 
 def limits_kept(money: Money) -> Iterator[str]:
@@ -171,9 +174,7 @@ def limits_kept(money: Money) -> Iterator[str]:
 
 
 def _bought(one: Entry) -> int:
-    if one.kind == "refunded":
-        return -one.facts.get("units", one.quantity) if "restock" in one.facts else 0
-    return one.held + one.lucky
+    return -one.facts.get("units", one.quantity) if "restock" in one.facts else one.held + one.lucky
 
 
 # -- the ends of holds -------------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def every_hold_ends(money: Money) -> Iterator[str]:
             yield f"{look.sku} at {look.at:.2f} s: a hold has run out {late_s:.1f} s ago, and is still there"
     ended_at = max((entry.at for entry in money.end.journal), default=0.0)
     for one in money.end.kept:
-        if one.state == "held" and one.pay_by < ended_at - limit_s:
+        if one.shown["state"] == "held" and one.shown["pay_by"] < ended_at - limit_s:
             yield f"{one.order} is held at the end"
 
 
@@ -260,10 +261,8 @@ def answers_true(money: Money) -> Iterator[str]:
 
 
 def _fits(call: Call, entry: Entry) -> bool:
-    if call.verb == "refund":
-        about = entry.facts
-        return call.payment in (None, about.get("payment_ref"), *about.get("payment_refs", ()))
-    return call.verb != "confirm" or entry.facts.get("payment_ref") == call.payment
+    any_payment = call.verb != "confirm" and call.payment is None
+    return any_payment or call.verb not in ("confirm", "refund") or entry.facts.get("payment_ref") == call.payment
 
 
 def facts_told(money: Money) -> Iterator[str]:
@@ -313,15 +312,19 @@ def shown_as_it_stood(money: Money) -> Iterator[str]:
         kinds = _SPEAKS_OF.get((call.verb, call.outcome or ""), ())
         entries = money.of[(call.told if new else call.order) or ""]
         first = next((n for n, one in enumerate(entries) if one.kind in kinds and _fits(call, one)), 0)
-        wrong = [_otherwise(call, one) for one in stood[first:]]
+        part = call.verb == "refund"  # its answer shows a part of the order
+        wrong = [
+            _others(call.shown, {n: v for n, v in one.shown.items() if n in call.shown or not part})
+            for one in stood[first:]
+        ]
         if all(wrong):
             yield f"{_name(call)}: shown {min(wrong, key=len)}, and so it never stood"
 
 
-def _otherwise(call: Call, stood: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an answer shows otherwise than an order stood; that of a refund shows a part of it."""
-    names = call.shown.keys() | (set() if call.verb == "refund" else stood.keys() - {"id"})
-    return {name: call.shown.get(name) for name in sorted(names) if call.shown.get(name) != stood.get(name)}
+def _others(found: Mapping[str, Any], should: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is another than it should be; the id of an order is beside what is shown of it."""
+    names = sorted((found.keys() | should.keys()) - {"id"})
+    return {name: found.get(name) for name in names if found.get(name) != should.get(name)}
 
 
 def payments_kept(money: Money) -> Iterator[str]:
@@ -342,7 +345,7 @@ def payments_kept(money: Money) -> Iterator[str]:
         paid, price = entry.facts.get("amount"), money.price(entry.order) * entry.quantity
         if entry.kind == CONFIRMED and paid is not None and paid != price:
             yield f"{entry.order} is paid with {paid}, and costs {price}"
-        if entry.kind == "amount_mismatch" and paid == price:
+        if entry.kind == MISMATCH and paid == price:
             yield f"{entry.order} costs {price}, and {paid} was refused"
 
 
@@ -350,21 +353,22 @@ def _kept_for_nothing(money: Money) -> Iterator[str]:
     """A payment of a wrong amount is owed as soon as its order waits for no money any more."""
     for order, entries in money.of.items():
         if any(one.kind in ("confirmed", "expired", "cancelled") for one in entries):
-            for ref in [one.facts["payment_ref"] for one in entries if one.kind == "amount_mismatch"]:
+            for ref in [one.facts["payment_ref"] for one in entries if one.kind == MISMATCH]:
                 if all(place != order for place, _ in money.places.get(ref, ())):
                     yield f"payment {ref} has a wrong amount, and {order} keeps it without need"
 
 
 def _given_back(money: Money) -> Iterator[str]:
-    """Each payment is given back once, by the order that has it."""
-    whole = [one for one in money.end.journal if one.facts.get("about") not in ("part", "units")]
-    back = Counter((one.order, ref) for one in whole for ref in one.facts.get("payment_refs", ()))
-    back.subtract((one.order, one.facts.get("payment_ref", "")) for one in whole if one.kind == "refund_failed")
-    for (order, ref), times in back.items():
-        if times > 1:
-            yield f"payment {ref} of {order} is given back {times} times"
-        if all(place != order for place, _ in money.places.get(ref, ())):
-            yield f"payment {ref} is given back by {order}, which never had it"
+    """No more is given back of a payment, and is to be, than was paid, and by the order that has it."""
+    for order, entries in money.of.items():
+        for one in money.stood[order][-1].shown["payments"]:
+            if one["amount"] is not None and one["given_back"] + one["owed"] > one["amount"]:
+                back = f"{one['given_back']} are given back, and {one['owed']} are to be"
+                yield f"payment {one['ref']} of {order} is of {one['amount']}, of which {back}"
+        paid = {one.facts.get("payment_ref") for one in entries if one.kind in _ABOUT_A_PAYMENT}
+        for entry in entries:
+            if (ref := entry.facts.get("payment_ref")) not in (None, *paid):
+                yield f"payment {ref} is given back by {order}, which never had it"
     for order, times in Counter(
         call.order or "" for call in money.told if (call.verb, call.outcome) == ("refund", "refunded")
     ).items():
@@ -494,14 +498,14 @@ def _running(pairs: Sequence[tuple[float, int]], choose: Callable[[int, int], in
 
 def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
     """Return the request that must have come before this could happen; None if none is needed."""
-    if one.facts.get("by") == "cashier":
-        return None  # who does what was asked for by a refund that is due
+    if one.facts.get("by") == CASHIER:
+        return None  # what it does was asked for by a refund that is due
     match one.kind:
         case "held":
             return "hold", one.facts.get("ref", ""), None, None
         case "sold":
             return "buy", one.key or one.buyer or "", None, None
-        case "confirmed" | "refund_due" | "amount_mismatch":
+        case _ if one.kind in _ABOUT_A_PAYMENT:
             return "confirm", "", one.order, one.facts.get("payment_ref")
         case "extended" | "cancelled" | "refunded":
             return {"extended": "extend", "cancelled": "cancel", "refunded": "refund"}[one.kind], "", one.order, None

@@ -1,12 +1,14 @@
 """The judge's demand on what each instance tells its readers in the end: the numbers of buyers and of operators."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from app.orders import OrderState
 from lab.torture.history import End, Entry, Flow, History, Item
 from lab.torture.judge_money import Money
+
+_MONEY: Final = ("paid", "given_back", "owed", "kept", "disputed")
 
 
 def are_right(history: History, end: End) -> Iterator[str]:
@@ -29,31 +31,23 @@ def are_right(history: History, end: End) -> Iterator[str]:
 
 def _of_flow(money: Money, flow: Flow, journal: Sequence[Entry]) -> dict[str, Any]:
     sku, orders = flow.item.sku, {one.order: money.stood[one.order][-1] for one in journal}
-    amounts = {(one.order, one.facts["payment_ref"]): one.facts.get("amount") for one in journal if _pays(one)}
-    sums = {
-        "paid": sum(one or 0 for one in amounts.values()),
-        "given_back": sum(one["amount_refunded"] for one in orders.values()),
-        "owed": sum(one["amount_due"] for one in orders.values()),
-    }
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
     units = Counter[str]()
     for one in orders.values():
-        units[str(one["state"])] += one["quantity"]
+        units[str(one.shown["state"])] += one.shown["quantity"]
+        for currency, its in one.sums.items():
+            sums[currency or ""].update({name: its[name] for name in _MONEY})
     there = flow.item.initial + sum(one.added for one in money.restocks(sku))
     held, lucky = sum(one.held for one in journal), sum(one.lucky for one in journal)
     prices = [flow.price, *(one.price for one in money.history.prices if one.sku == sku)]
-    currency = next((one["currency"] for one in orders.values()), None) or ""
     return _level(flow.item, there, there - held - lucky, held, lucky) | {
         "price": prices[-1],
-        "orders": _by_state(**Counter(str(one["state"]) for one in orders.values())),
+        "orders": _by_state(**Counter(str(one.shown["state"]) for one in orders.values())),
         "units": _by_state(**units),
         "to_ship": units["confirmed"],
-        "attention": sum(bool(one["refunds_due"]) or one["amount_mismatch"] for one in orders.values()),
-        "money": {currency: sums} if amounts else {},
+        "attention": sum(one.attention for one in orders.values()),
+        "money": {currency: dict(its) for currency, its in sums.items()},
     }
-
-
-def _pays(one: Entry) -> bool:
-    return one.kind in ("confirmed", "refund_due", "amount_mismatch")
 
 
 def _level(item: Item, there: int, stock: int, held: int, lucky: int) -> dict[str, Any]:
