@@ -8,21 +8,26 @@ import { browser, tab } from "./static/keep.js";
 
 beforeEach(anew);
 
+const SECOND = { state: "second", waits: false, refunds: [{ state: "due" }] };
+
 test("a hold is what the service says, and only the end of its time is read from the clock", () => {
-  const held = { state: "held", pay_by: 100, extended: false, refunds_due: [] };
+  const held = { state: "held", pay_by: 100, extended: false, payments: [] };
   const kinds = [held, { ...held, extended: true }].flatMap((view) => [99, 100].map((now) => kindOf(view, now)));
   assert.deepEqual(kinds, ["held", "late", "paying", "late"]);
   assert.deepEqual([null, { state: "gone" }].map((view) => kindOf(view, 0)), ["none", "none"]);
   const ended = ["confirmed", "expired", "cancelled", "refunded"].map((state) => ({ ...held, state }));
   assert.deepEqual(ended.map((view) => kindOf(view, 0)), ["paid", "expired", "cancelled", "refunded"]);
-  const owed = ended.slice(0, 3).map((view) => kindOf({ ...view, refunds_due: ["p"] }, 0));
+  const owed = ended.slice(0, 3).map((view) => kindOf({ ...view, payments: [SECOND] }, 0));
   assert.deepEqual(owed, ["paid_twice", "refund_due", "refund_due"]);
+  const [given, part] = [{ ...SECOND, refunds: [{ state: "given" }] }, { ...SECOND, state: "counts" }];
+  assert.deepEqual([given, part].map((one) => kindOf({ ...ended[0], payments: [one] }, 0)), ["paid", "paid"]);
+  assert.equal(kindOf({ ...held, payments: [{ state: "wrong", waits: true, refunds: [] }] }, 99), "mismatch");
 });
 
 test("after the buyer went to pay, a hold that has run out is waited for, and never said to have cost nothing", () => {
-  const over = { state: "expired", pay_by: 100, extended: true, refunds_due: [] };
+  const over = { state: "expired", pay_by: 100, extended: true, payments: [] };
   assert.deepEqual([100, 279, 280].map((now) => kindOf(over, now)), ["awaited", "awaited", "unpaid"]);
-  assert.equal(kindOf({ ...over, refunds_due: ["p"] }, 101), "refund_due");
+  assert.equal(kindOf({ ...over, payments: [SECOND] }, 101), "refund_due");
   assert.equal(kindOf({ ...over, extended: false }, 101), "expired");
 });
 
@@ -72,9 +77,9 @@ const of = (name) => `/#buyer=x.${Buffer.from(JSON.stringify({ sub: name })).toS
 test("an order that was paid is told, however long ago that was; money that comes back is shown", async () => {
   const { hold, paid } = kept(of("ann"));
   hold.keep({ id: "phone~1~aa", state: "held", pay_by: 100, now: 0 });
-  for (const [refunds_due, kind] of [[[], "none"], [["p2"], "paid_twice"]]) {
+  for (const [payments, kind] of [[[], "none"], [[SECOND], "paid_twice"]]) {
     const later = kept(of("ann"));
-    answer({ json: { id: "phone~1~aa", state: "confirmed", pay_by: 100, now: 8_000, refunds_due } });
+    answer({ json: { id: "phone~1~aa", state: "confirmed", pay_by: 100, now: 8_000, payments } });
     await later.hold.ask();
     assert.deepEqual([later.paid, later.hold.kind], [["phone~1~aa"], kind]);
   }
@@ -98,7 +103,7 @@ test("a hold is its buyer's: another one of the same browser has none, and keeps
 test("after the page was loaded again, nobody is let to pay twice before the service has said how a hold stands", async () => {
   const now = Date.now() / 1_000;
   const { hold } = kept(of("eve"));
-  const view = { id: "phone~1~aa", pay_by: now - 5, now, refunds_due: [], extended: true };
+  const view = { id: "phone~1~aa", pay_by: now - 5, now, payments: [], extended: true };
   hold.keep({ ...view, state: "held", extended: false });
   for (const [said, kind] of [[{ state: "held" }, "asking"], [{ state: "expired" }, "asking"], [{ state: "expired", extended: false }, "none"]]) {
     answer({ json: { ...view, ...said } });

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { written } from "./static/money.js";
+import { addUp, sums, written } from "./static/money.js";
 
 test("an amount has the decimals of its currency", () => {
   const plain = (text) => text.replace(/[\u00a0\u202f]/g, " ");
@@ -20,4 +20,11 @@ test("an amount has the decimals of its currency", () => {
     assert.equal(found.replace(/^(Ft|Rp|KWD)\s?/, `${currency} `), text);
   }
   assert.equal(written(499, null, "en"), "499");
+});
+
+test("orders are added up by currency, and what is none is not said", () => {
+  const order = (currency, paid, owed, others = []) => ({ currency, paid, given_back: 0, owed, kept: paid, other_currencies: others });
+  const money = addUp([order("JPY", 5990, 0), order("EUR", 499, 0), order("EUR", 499, 499, [order("XTS", 100, 0)])]);
+  const said = (which) => sums(money, which, "en").replace(/\u00a0/g, " ");
+  assert.deepEqual(["paid", "owed", "given_back"].map(said), ["€9.98 + ¥5,990 + XTS 1.00", "€4.99", ""]);
 });

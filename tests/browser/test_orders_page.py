@@ -1,6 +1,9 @@
 """The orders page as operators use it in a browser: they filter, open, refund, export, without a mouse, too."""
 
 import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import httpx
@@ -12,6 +15,7 @@ from tests.browser.conftest import OPERATOR, Item, Start
 from tests.harness.browser import Visitors, contrasts, fits, shows
 from tests.harness.receiver import SECRET
 from tests.harness.shop import TOKEN, Instance
+from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +29,7 @@ SUMS: Final[dict[str, Any]] = {
     "unpaid_orders": 3,
     "conversion": 0.25,
     "attention": 1,
-    "money": {"EUR": {"paid": 998, "given_back": 0, "owed": 499}},
+    "money": {"EUR": {"paid": 998, "given_back": 0, "owed": 499, "kept": 998}},
 }
 REPORT: Final[dict[str, Any]] = {"at": 1.8e9, "total": SUMS, "items": [], "days": [{"day": "2026-11-11"} | SUMS]}
 
@@ -48,8 +52,8 @@ def hold(instance: Instance, item: Item, buyer: str, **wish: Any) -> str:
     return str(answer.raise_for_status().json()["id"])
 
 
-def pay(instance: Instance, order: str, ref: str, amount: int) -> None:
-    paid = {"payment_ref": ref, "amount": amount, "currency": "EUR"}
+def pay(instance: Instance, order: str, ref: str, amount: int, currency: str = "EUR") -> None:
+    paid = {"payment_ref": ref, "amount": amount, "currency": currency}
     httpx.post(f"{instance.url}/holds/{order}/confirm", json=paid, timeout=30).raise_for_status()
 
 
@@ -107,7 +111,7 @@ def test_one_box_finds_an_order(visitors: Visitors, instance: Instance, item: It
     find(page, "")
     show(page, "Needs a look")
     has(page, "cy", "dan")
-    expect(page.locator("#orders .need")).to_have_text(["a wrong amount was paid", "€4.99 to give back"])
+    expect(page.locator("#orders .need")).to_have_text(["a wrong amount was paid", "€4.99 owed"])
     page.get_by_role("link", name="Control room").click()
     expect(page).to_have_url(re.compile(rf"/control\?sku={item.sku}$"))
 
@@ -122,7 +126,7 @@ def test_a_row_says_what_how_much_and_since_when(
     row = page.get_by_role("row", name=re.compile("eve"))
     expect(row).to_contain_text("2 units, €9.98")
     expect(row.locator(".pill")).to_have_text(re.compile(r"^paid \d\d:\d\d$"))
-    expect(page.locator("#orders .day")).to_contain_text("5 orders on this page, €19.96 paid")
+    expect(page.locator("#orders .day")).to_contain_text("5 orders on this page, €24.96 paid, €24.96 kept")
     expect(page.get_by_role("row", name=re.compile("ann")).locator(".pill")).to_have_text(re.compile("^held until"))
     page.goto(f"{instance.url}/control/orders?q={orders['ann'].split('~')[1]}")
     has(page, "ann")
@@ -134,7 +138,7 @@ def test_sums_by_state_and_day(visitors: Visitors, instance: Instance, item: Ite
     page = opened(visitors, instance, item)
     counts = page.locator("#states .count")
     expect(counts).to_have_text(["6", "1", "1", "2", "0", "3", "0", "0"])
-    shows(page, sums="€9.98 paid · €4.99 to give back · 1 unit to ship")
+    shows(page, sums="€9.98 paid · €4.99 owed · €9.98 kept · 1 unit to ship")
     expect(page.locator("#days tr")).to_contain_text(re.compile("11 Nov.*6.*1.*€9.98.*€4.99.*3.*25 %"))
 
 
@@ -145,7 +149,7 @@ def test_an_order_is_refunded(visitors: Visitors, instance: Instance, item: Item
     life = page.get_by_role("region", name=re.compile("^Order "))
     expect(life.get_by_role("heading")).to_be_focused()
     expect(page.locator("#life-state")).to_have_text(re.compile(r"^paid \d\d:\d\d$"))
-    shows(page, life_sum="1 unit, €4.99", life_money="€4.99 paid")
+    shows(page, life_sum="1 unit, €4.99", life_money="€4.99 paid · €4.99 kept")
     expect(life.locator("#steps li").last).to_contain_text("with p-bob")
     expect(life.locator("#steps li .amount")).to_have_text(["€4.99"])
     expect(life.locator("#steps li strong")).to_have_text(["Held", "Paid"])
@@ -161,7 +165,7 @@ def test_an_order_is_refunded(visitors: Visitors, instance: Instance, item: Item
     expect(page.locator("#steps li strong")).to_have_text(["Held", "Paid", "Given back"])
     expect(page.locator("#steps li").last).to_contain_text("by operator")
     expect(page.locator("#steps li .amount")).to_have_text(["€4.99", "\u2212€4.99"])
-    shows(page, life_money="€4.99 paid, €4.99 given back, €0.00 kept")
+    shows(page, life_money="€4.99 paid · €4.99 given back")
     page.reload()
     expect(page.locator("#steps li")).to_have_count(3)
     assert httpx.get(f"{instance.url}/stock", params={"sku": item.sku}).json()["stock"] == 297
@@ -175,15 +179,82 @@ def test_a_double_payment_and_a_cancellation(
     """The payment that was one too many is given back by its name; a held order is cancelled."""
     page = opened(visitors, instance, item)
     page.get_by_role("button", name=orders["dan"].rpartition("~")[0]).click()
-    page.get_by_role("button", name="Refund p-dan-2").click()
+    page.get_by_role("list", name="Payments").get_by_role("button", name="Note as given back").click()
     page.get_by_role("button", name="Note the refund").click()
     expect(page.locator("#done")).to_have_text("The refund is noted.")
+    row = page.get_by_role("row", name=re.compile("dan"))
+    expect(row.locator(".what")).to_have_text(re.compile(r"second payment: €4\.99 given back$"))
+    expect(row.locator(".pill")).to_have_text(re.compile("^paid"))
     page.get_by_role("button", name=orders["ann"].rpartition("~")[0]).click()
     page.get_by_role("button", name="Cancel the order").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel the order").click()
     expect(page.locator("#done")).to_have_text("Cancelled.")
     has(page, "ann", "bob", "cy", "dan")
     expect(page.locator("#orders .pill").first).to_contain_text("cancelled")
+
+
+class Refuser(BaseHTTPRequestHandler):
+    """A shop that refuses the first refund that it is asked for, and makes the next one."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        asked: set[str] = self.server.asked  # type: ignore[attr-defined]
+        asked.add(self.headers["webhook-id"])
+        body = b'{"outcome": "refunded"}'
+        self.send_response(422 if len(asked) == 1 else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def refuser() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuser) as server:
+        server.asked = set()  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_each_refund_is_told_once_in_its_currency(start: Start, visitors: Visitors, refuser: str) -> None:
+    """One of another currency, which failed, and was tried again: the row, the account and the steps say so."""
+    instance = start(alone="7", rehearsal=True, refunds=refuser, webhook_secret=SECRET)
+    item = Item(instance, 300)
+    item.terms(price=499, currency="EUR")
+    order = hold(instance, item, "ann")
+    pay(instance, order, "p-xts", 499, "XTS")
+    pay(instance, order, "p-eur", 499)
+
+    def stands() -> str:
+        return str(item.orders()[0]["payments"][0]["refunds"][-1]["state"])
+
+    eventually(lambda: stands() == "failed", "the refund has failed")
+    page = opened(visitors, instance, item)
+    row = page.get_by_role("row", name=re.compile("ann"))
+    expect(row.locator(".need")).to_have_text(re.compile(r"^XTS.4\.99 owed, a refund has failed$"))
+    row.get_by_role("button").click()
+    payments = page.get_by_role("list", name="Payments")
+    expect(payments).to_contain_text("failed")
+    expect(payments).to_contain_text("answered 422")
+    payments.get_by_role("button", name="Try again").click()
+    page.get_by_role("dialog", name="Try again?").get_by_role("button", name="Try again").click()
+    expect(page.locator("#done")).to_have_text("The cashier is asked.")
+    eventually(lambda: stands() == "given", "it is given back")
+    page.reload()
+    expect(payments.locator("li li .happened")).to_have_text([re.compile(r"^given back XTS.4\.99$")])
+    expect(payments.get_by_role("button")).to_have_count(0)
+    taken = page.locator("#steps .amount").filter(has_text="\u2212")
+    expect(taken).to_have_text([re.compile(r"^\u2212XTS.4\.99$")])
+    expect(page.locator("#orders .need")).to_have_count(0)
+    expect(page.locator("#orders .what .small")).to_have_text(re.compile(r"^wrong payment: XTS.4\.99 given back$"))
+    expect(page.locator("#life-money")).to_have_text(
+        re.compile(r"^€4\.99 \+ XTS.4\.99 paid · XTS.4\.99 given back · €4\.99 kept$")
+    )
 
 
 def test_the_export_is_a_link(visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]) -> None:

@@ -27,7 +27,7 @@ SUMS: Final[dict[str, Any]] = {
     "unpaid_orders": 0,
     "conversion": 1.0,
     "attention": 1,
-    "money": {"EUR": {"paid": 149_700, "given_back": 0, "owed": 49_900}},
+    "money": {"EUR": {"paid": 149_700, "given_back": 0, "owed": 49_900, "kept": 149_700}},
 }
 CATALOGUE: Final = """
 [items.lamp]
@@ -162,6 +162,26 @@ def test_all_is_paused_and_goes_on(visitors: Visitors, sale: tuple[Instance, dic
     httpx.put(
         f"{instance.url}/stock", params={"sku": "paused"}, json={"paused": "Tea", "paused_zh": "茶歇"}, headers=OPERATOR
     ).raise_for_status()
+
+
+def test_the_last_changes_tell_money(visitors: Visitors, sale: tuple[Instance, dict[str, Item]]) -> None:
+    """With its decimals and its currency, in words of the reader's language."""
+    instance, items = sale
+    held = httpx.post(f"{instance.url}/holds", json={"sku": items["lamp"].sku, "buyer": "ann"}, timeout=30).json()["id"]
+    for currency in ("XTS", "EUR"):
+        paid = {"payment_ref": f"p-{currency}", "amount": 49_900, "currency": currency}
+        httpx.post(f"{instance.url}/holds/{held}/confirm", json=paid, timeout=30).raise_for_status()
+    for ref in ("p-XTS", "p-EUR"):
+        note = {"restock": True, "payment_ref": ref}
+        httpx.post(f"{instance.url}/orders/{held}/refund", json=note, headers=OPERATOR).raise_for_status()
+    for locale, what, words in (
+        ("en-GB", "refund", "state Paid → Refunded, given back €499.00"),
+        ("zh-CN", "退款", "状态 已付款 → 已退款、已退 €499.00"),
+    ):
+        changes = opened(visitors, instance, REPORT, locale=locale).locator("#log li")
+        expect(changes.first.locator("strong")).to_have_text(f"{held.rpartition('~')[0]} · {what}")
+        expect(changes.first.locator(".words")).to_have_text(words)
+        expect(changes.nth(1).locator(".words")).to_have_text(re.compile(r"XTS.499\.00 → .*XTS.499\.00"))
 
 
 def test_what_is_wrong_is_at_the_top(visitors: Visitors, etcd: EtcdMember, valkey_server: Valkey) -> None:

@@ -33,17 +33,14 @@ from app.orders import (
     OrderChange,
     OrderId,
     OrderState,
-    Payment,
     Record,
     Settled,
     Snapshot,
     Terms,
     TermsChange,
-    Units,
-    changed,
     new_secrets,
 )
-from app.orders.record import Back
+from app.orders.life import changed
 from app.stock import Batch, Begun, Fence, Level, Refused, Sold, StockStore
 from app.stock.store import LAYOUT, Note
 from tests.harness.waiting import eventually_async
@@ -112,21 +109,18 @@ HOUR_MS = 3_600_000
 def held_for(seen: Snapshot, buyer: str, quantity: int = 1, *, key: str | None = None, for_ms: int = HOUR_MS) -> Begun:
     """Return an order that is held; `for_ms`: how long, from when the snapshot was taken."""
     due_ms = seen.now_ms + for_ms
-    record = Record("", new_secrets(1)[0], OrderState.HELD, quantity, buyer, None, due_ms, due_ms)
+    record = Record("", new_secrets(1)[0], OrderState.HELD, quantity, buyer, None, due_ms, due_ms, currency="EUR")
     return Begun(record, key)
 
 
 def paid(record: Record, ref: str) -> OrderChange:
     """Return the change by which an order that is held becomes one that is paid."""
-    how: dict[str, Any] = {"payment": ref, "payments": (Payment(ref),)}
-    units, facts = Units(0, -record.quantity, record.quantity), {"payment_ref": ref}
-    return changed(record, EventKind.CONFIRMED, facts, units=units, state=OrderState.CONFIRMED, payment_ref=ref, **how)
+    return changed(record, EventKind.CONFIRMED, {"payment_ref": ref, "amount": 998, "currency": "EUR"}, ref)
 
 
 def run_out(record: Record) -> OrderChange:
     """Return the change by which the units of an order that is held go back."""
-    units = Units(record.quantity, -record.quantity)
-    return changed(record, EventKind.EXPIRED, units=units, bought=-record.quantity, state=OrderState.EXPIRED)
+    return changed(record, EventKind.EXPIRED, {})
 
 
 async def prepare(
@@ -545,6 +539,21 @@ class StoreContract:
             await prepare(store, "default", fence(4), "b")
         assert await store.items() == []
 
+    async def test_a_loss_that_is_accepted_begins_no_sale(self, open_store: OpenStore) -> None:
+        """Whoever follows the journal goes on in the same sale, however often a loss is accepted, until a new one."""
+        store = await open_store()
+        await store.set_stock("pen", fence(1), 5)
+        await sell(store, 2, 1, sku="pen")
+        sales = [(await store.level("pen")).sale]
+        for number in range(2):
+            for _ in range(2):
+                await store.accept_loss("pen")
+                assert (await store.level("pen")).sale == sales[-1]
+            await store.set_stock("pen", fence(3 + number), 5, new_sale=True)
+            sales.append((await store.level("pen")).sale)
+        assert len({*sales}) == 3
+        assert sales == sorted(sales, key=int)
+
     async def test_what_operators_change_is_logged(self, open_store: OpenStore) -> None:
         """The log has each change with operator and values before and after, newest first, but no refused change."""
         store = await open_store()
@@ -635,6 +644,27 @@ class StoreContract:
         system.note_layout("default", LAYOUT)
         seen = await prepare(store, "default", fence(4), "d")
         assert (seen.stock, seen.lucky) == (4, 1)
+
+    async def test_what_an_unreleased_state_has_begun_gives_way_to_a_new_sale_only(
+        self, system: StoreSystem, open_store: OpenStore
+    ) -> None:
+        """Nothing is sold of an item in a smaller layout, set or removed, until a new sale takes its place."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5)
+        await sell(store, 2, Sold(1, "ann", "k"))
+        system.note_layout("default", LAYOUT - 1)
+        for refused in (
+            prepare(store, "default", fence(3), "c"),
+            store.set_stock("default", fence(3), 9),
+            store.set_stock("default", fence(3), 1, add=True),
+            store.remove("default", fence(3)),
+        ):
+            with pytest.raises(StockCorrupt, match=f"unreleased.*layout {LAYOUT - 1}, and {LAYOUT} is known.*new sale"):
+                await refused
+        assert (await store.level("default")).stock == 4
+        await store.set_stock("default", fence(4), 9, new_sale=True)
+        seen = await prepare(store, "default", fence(5), "d", buyers=["ann"], keys=["k"])
+        assert (seen.stock, seen.lucky, seen.bought, seen.settled) == (9, 0, {}, {})
 
     async def test_items_lie_apart(self, open_store: OpenStore) -> None:
         """Items don't see each other's stock, buyers, keys and orders."""
@@ -827,8 +857,7 @@ class StoreContract:
         """The log has an operator's change of an order, once, however often the batch is sent; and no buyer's."""
         await store.set_stock("default", fence(1), 9, by="ann")
         cid, dan = await self._hold(store, 2, ("cid", 2), ("dan", 3))
-        units = Units(2, -2)
-        given = changed(cid, EventKind.CANCELLED, {"by": "bob"}, units=units, bought=-2, state=OrderState.CANCELLED)
+        given = changed(cid, EventKind.CANCELLED, {"by": "bob"})
         seen = await prepare(store, "default", fence(3), "c", orders=[cid.number, dan.number], holds=True)
         write = decided(seen, batch_id="c", changes=[given, paid(dan, "p")])
         for _ in range(2):
@@ -836,13 +865,14 @@ class StoreContract:
         log = await store.log("default")
         assert [(one.by, one.what) for one in log] == [("bob", "cancel"), ("ann", "stock")]
         order = cid.id_of("default").name
-        assert log[0].before == {"order": order, "state": "held", "units": 2}
+        assert log[0].before == {"order": order, "state": "held", "units": 2, "currency": "EUR"}
         assert log[0].difference == f"{order}: state held -> cancelled"
         assert cid.secret not in log[0].difference
         seen = await prepare(store, "default", fence(4), "d", orders=[dan.number], holds=True)
         (dan,) = seen.records.values()
-        back = changed(dan._replace(currency="EUR"), EventKind.REFUNDED, {"by": "bob"}, back=(Back("p", 499),))
-        back = back._replace(before=dan)
+        about: dict[str, Any] = {"by": "bob", "about": "payment", "payment_ref": "p"}
+        about |= {"refunds": [{"name": "a", "state": "given", "amount": 499}]}
+        back = changed(dan, EventKind.REFUNDED, about)
         await commit(store, "default", fence(4), decided(seen, batch_id="d", changes=[back]))
         (line,) = await store.log("default", limit=1)
         assert (line.by, line.what) == ("bob", "refund")
@@ -888,7 +918,7 @@ class StoreContract:
         # Two changes of an order in a batch, one after the other, are all right.
         seen = await prepare(store, "default", fence(8), "d")
         first = paid(bob, "q")
-        second = changed(first.after, EventKind.REFUND_DUE, payment="r")
+        second = changed(first.after, EventKind.REFUND_DUE, {"about": "payment", "payment_ref": "r"}, "r")
         await commit(store, "default", fence(8), decided(seen, batch_id="d", changes=[first, second]))
         seen = await prepare(store, "default", fence(9), "e", orders=[bob.number], payments=["q", "r"], holds=True)
         assert seen.records[bob.number].events == 3
@@ -925,7 +955,7 @@ class StoreContract:
             ("held", 1, "cid", None, own[1][0], (-1, 1, 0)),
             ("sold", 1, "dan", "k", own[1][1], (-1, 0, 1)),
         ]
-        assert (whole[2].facts, whole[2].batch_id) == ({"payment_ref": "p"}, "c")
+        assert (whole[2].facts["payment_ref"], whole[2].batch_id) == ("p", "c")
         assert [one.record.number for one in await store.orders("default", after=own[0][1], until=until)] == ids
         assert [one.record.number for one in await store.orders("default", limit=3)] == [*own[0], ids[0]]
 

@@ -70,7 +70,7 @@ def test_a_pull_request_gets_no_secret() -> None:
     assert all(job["permissions"] == {"contents": "read"} for job in WORKFLOWS["ci"]["jobs"].values())
 
 
-def test_jobs_that_build_the_last_release_have_it() -> None:
+def test_jobs_that_build_an_earlier_state_have_it() -> None:
     """Where the slow tests run the clone has its history: tests/faults/test_upgrade.py builds an older commit."""
     slow = {name: job for name, job in JOBS if re.search(r"\.ci/run|make test-all", str(job["steps"]))}
     assert set(slow) == {"ci", "nightly"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
+from itertools import count, product
 
 from app.orders import (
     Cancel,
@@ -11,6 +11,7 @@ from app.orders import (
     EventKind,
     Expire,
     Extend,
+    GivenBack,
     Hold,
     Incident,
     OrderChange,
@@ -59,7 +60,9 @@ def _changed(record: Record, command: Command, stock: int) -> list[OrderChange]:
     due = [record.number] if isinstance(command, Expire) else []
     payments = dict.fromkeys((one.ref for one in record.payments), record.number)
     snapshot = Snapshot(stock, 1, now_ms=2_000, records={record.number: record}, payments=payments, due=due)
-    return decided(snapshot, [command], windows=_WINDOWS).changes
+    taken = {one.name for payment in record.payments for one in payment.refunds}
+    names = (name for name in map("r{}".format, count()) if name not in taken)  # lives that are alike are one
+    return decided(snapshot, [command], windows=_WINDOWS, fresh=names.__next__).changes
 
 
 def _commands(record: Record) -> Iterator[Command]:
@@ -72,21 +75,23 @@ def _commands(record: Record) -> Iterator[Command]:
     ):
         yield Confirm(*order, ref, amount, currency)
         yield Refund(*order, restock=False, payment_ref=ref)
-        yield Refund(*order, restock=False, payment_ref=ref, amount=1, part=True, message="m")
     yield Refund(*order, restock=True, by="ann")
     yield Refund(*order, restock=True, later=True)
     yield Refund(*order, restock=True, units=1, message="u")
     if record.state is OrderState.CONFIRMED and not record.notices:
         yield Refund(*order, restock=False, payment_ref="right", amount=2, message="l", later=True)
-        yield Refund(*order, restock=False, payment_ref="right", so_far=3)
-    for name in (*record.refunds_due, *record.parts_due):
-        yield RequestRefund(*order, name, "cashier")
-        yield Incident(*order, EventKind.REFUND_FAILED, "right", why="no money", name=name)
+        yield GivenBack(*order, "right", "payment provider", so_far=3, at=1.0)
+    for payment in record.payments[:1]:
+        yield GivenBack(*order, payment.ref, "payment provider", 1, refund_id="re_1")
+    for payment, one in record.refunds:
+        yield RequestRefund(*order, one.name, "the cashier")
+        yield Incident(*order, EventKind.REFUND_FAILED, payment.ref, name=one.name, why="no money", by="the cashier")
     if record.payment_ref is not None:
         for kind in (EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.DISPUTE_LOST):
-            yield Incident(*order, kind, record.payment_ref, 1, "USD", message="d")
+            for disputed in (1, None):
+                yield Incident(*order, kind, record.payment_ref, disputed, refund_id="d")
     if record.state is OrderState.HELD:
-        yield Cancel(*order, units=1, message="u")
+        yield Cancel(*order, units=1, message="c")
         yield Confirm(*order, "taxed", PRICE * record.quantity + 1, "EUR", None, PRICE * record.quantity, 1.5)
     if record.state is OrderState.EXPIRED:
         yield Confirm(*order, "right", PRICE * record.quantity, "EUR", None, None, 1.5)

@@ -52,6 +52,7 @@ class Item:
     prepared: str | None = None
     batch: tuple[str, list[str]] | None = None  # the last one that was written, and its orders
     generation: int = 0
+    sale: int = 0  # the generation with which it began, if a loss was accepted since
     epoch: int = 0
     terms: Terms = NO_TERMS
     orders: list[Order] = field(default_factory=list)
@@ -249,6 +250,7 @@ class MemoryStockStore(StockStore):
     async def accept_loss(self, sku: str, *, by: str = "") -> None:
         generations = [generation for generation, _ in self._watermark(sku).positions]
         item, before = self._item(sku), self._item(sku).generation
+        item.sale = item.sale or item.generation
         item.generation = max(self._server.next_number(), *generations, 0) + 1
         self._server.items[sku] = item
         self._note(sku, by, "accept loss", {"generation": before}, {"generation": item.generation})
@@ -276,7 +278,7 @@ class MemoryStockStore(StockStore):
             stock += item.stock
         if new_sale:
             item.orders, item.bought, item.settled, item.lucky, item.batch = [], {}, {}, 0, None
-            item.journal, item.records, item.payments, item.held = [], {}, {}, 0
+            item.journal, item.records, item.payments, item.held, item.sale = [], {}, {}, 0, 0
         if new_sale or not item.generation:
             generations = [generation for generation, _ in self._watermark(sku).positions]
             item.generation = max(self._server.next_number(), *generations, 0) + 1
@@ -301,7 +303,7 @@ class MemoryStockStore(StockStore):
         if item.orders or item.lucky:
             raise HasOrders(sku, len(item.orders))
         self._note(sku, by, "remove", {"stock": item.stock}, {})
-        self._server.items[sku] = Item(fence=fence, generation=item.generation)
+        self._server.items[sku] = Item(fence=fence, generation=item.generation, sale=item.sale)
 
     @override
     async def unfence(self, sku: str, *, by: str = "") -> None:
@@ -340,7 +342,15 @@ class MemoryStockStore(StockStore):
         last = item.journal[-1].entry if item.journal else None
         due = [one.due_ms / 1000 for one in item.records.values() if one.state is OrderState.HELD]
         due_in_s = min(due) - self._server.clock() if due else None
-        own = (item.initial, last, item.terms, item.held, due_in_s, self._server.clock(), str(item.generation))
+        own = (
+            item.initial,
+            last,
+            item.terms,
+            item.held,
+            due_in_s,
+            self._server.clock(),
+            str(item.sale or item.generation),
+        )
         return Level(sku, item.stock, item.lucky, *own)
 
     @override

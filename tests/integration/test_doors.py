@@ -161,17 +161,28 @@ async def test_each_payment_at_three_doors(http: httpx.AsyncClient, paid: Paid) 
     assert await outcome(first, "d", amount=499) == "duplicate_payment"
     assert await outcome(second, "c", amount=499) == "payment_ref_in_use"
     assert (await http.post(f"/holds/{second}/cancel")).json()["outcome"] == "cancelled"
-    assert await outcome(second, "e") == "refund_due"
+    assert await outcome(second, "e", amount=499) == "refund_due"
     found = (await http.get(f"/holds/{first}")).json()
-    assert [one.removeprefix(paid.__name__) for one in (found["payment_ref"], *found["refunds_due"])] == [
-        " c",
-        " a",
-        " b",
-        " d",
-    ]
+    assert found["payment_ref"] == f"{paid.__name__} c"
+    owed = [(one["ref"].removeprefix(paid.__name__), one["owed"]) for one in found["payments"]]
+    assert owed == [(" a", 498), (" b", 499), (" c", 0), (" d", 499)]
+    assert (found["paid"], found["owed"], [one["owed"] for one in found["other_currencies"]]) == (1496, 997, [499])
     for field, value in (("amount", -1), ("payment_ref", "p\n2"), ("payment_ref", "p\0"), ("payment_ref", "\u202ep")):
         wrong = await paid(http, first, {"payment_ref": "p", field: value})
         assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, field)
+
+
+@pytest.mark.parametrize("paid", DOORS)
+async def test_a_payment_without_an_amount(http: httpx.AsyncClient, paid: Paid) -> None:
+    """The shop's own word means the price; a provider has to say what was paid, and confirms nothing without."""
+    held = (await http.post("/holds", json={"sku": "paid", "buyer": "ann"})).json()["id"]
+    answer = await paid(http, held, {"payment_ref": f"{paid.__name__} a"})
+    found = (await http.get(f"/holds/{held}")).json()
+    if paid is called_back:
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "amount")
+        assert (found["state"], found["payments"]) == ("held", [])
+    else:
+        assert (answer.json()["outcome"], found["paid"], found["unknown"]) == ("confirmed", 499, False)
 
 
 async def waiting(http: httpx.AsyncClient) -> float:

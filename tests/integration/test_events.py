@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -13,8 +13,11 @@ import pytest
 from starlette.responses import Response
 
 from app.outbox.pull import ITEMS_MAX, Place, Pull, _parsed, _text
+from app.outbox.state import before
+from app.stock.mysql.guards import MySqlStockStore
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
+from tests.contract.test_stores import MySqlSystem, RedisSystem
 from tests.harness.receiver import receiver
 from tests.harness.shop import TOKEN, ThreadedInstance, settings
 from tests.harness.waiting import eventually_async
@@ -30,13 +33,21 @@ def store(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
+@pytest.fixture(params=["valkey", "mariadb"])
+def system(request: pytest.FixtureRequest) -> RedisSystem | MySqlSystem:
+    server: Valkey | MariaDB = request.getfixturevalue(request.param)
+    return RedisSystem(server) if isinstance(server, Valkey) else MySqlSystem(server, MySqlStockStore)
+
+
 @asynccontextmanager
-async def running(etcd: EtcdMember, store: str, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def running(
+    etcd: EtcdMember, store: str, *, items: Sequence[str] = ("lamp", "zoo"), **others: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     with ThreadedInstance(etcd.endpoint, store, **SETTINGS, **others) as instance:
         # A connection each: one that lay idle for too long would be closed as it is used again.
         each = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60, limits=each) as http:
-            for sku in ("lamp", "zoo"):
+            for sku in items:
                 await put(http, sku)
             yield http
 
@@ -176,6 +187,90 @@ async def test_a_cursor_that_is_ahead(etcd: EtcdMember, store: str) -> None:
                 assert "lamp" in answer.json()["detail"]
         assert (await pull(http, ahead, sku="zoo"))["events"] == []
         assert (await pull(http, cursor))["events"] == []
+
+
+async def ahead(http: httpx.AsyncClient, after: str, sku: str) -> str:
+    """Pull with a cursor that is refused for this item; return that with which to go on."""
+    answer = await http.get("/events", params={"after": after}, headers=SHOP)
+    assert (answer.status_code, answer.json().get("type")) == (409, "urn:seckill:cursor-ahead"), answer.text
+    assert f"events of {sku} that" in answer.json()["detail"]
+    return str(answer.json()["next"])
+
+
+async def accept_loss(etcd: EtcdMember, store: str, sku: str) -> None:
+    async with open_sale(settings(etcd.endpoint, store, audit_interval_s=0)) as sale:
+        await sale.stock.accept_loss(sku)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_a_store_that_came_back_older(
+    etcd: EtcdMember, system: RedisSystem | MySqlSystem, accepted: bool
+) -> None:
+    """A cursor from after the backup is refused whatever was sold since, and whether or not the loss was accepted.
+
+    The cursor that is given with the refusal, and one from before the backup, go on; other items go on as they were.
+    """
+    async with running(etcd, system.server.url) as http:
+        await hold(http, "ann", "lamp")
+        await hold(http, "zed", "zoo")
+        earlier = (await pull(http))["next"]
+        put_back = system.copy()
+        await hold(http, "lost", "lamp")
+        later = (await pull(http))["next"]
+        put_back()
+        await ahead(http, later, "lamp")
+    if accepted:
+        await accept_loss(etcd, system.server.url, "lamp")
+    async with running(etcd, system.server.url, items=()) as http:
+        await ahead(http, later, "lamp")
+        await hold(http, "bob", "lamp")
+        await hold(http, "dan", "zoo")
+        fresh = await pull(http, await ahead(http, later, "lamp"))
+        assert sorted(buyers(fresh)) == ["ann", "bob", "dan"]
+        assert sorted(buyers(await pull(http, earlier))) == ["bob", "dan"]
+        assert buyers(await pull(http, later, sku="zoo")) == ["dan"]
+        await hold(http, "eve", "lamp")
+        assert buyers(await pull(http, fresh["next"])) == ["eve"]
+        await ahead(http, later, "lamp")
+        await put(http, "lamp", new_sale=True, forget_orders="all")
+        await hold(http, "fay", "lamp")
+        assert sorted(buyers(await pull(http, later))) == ["dan", "fay"]
+
+
+async def test_a_store_from_before_the_sale(etcd: EtcdMember, system: RedisSystem | MySqlSystem) -> None:
+    """A store that has come back without a sale of which events were told is ahead of nobody, but behind the cursor."""
+    async with running(etcd, system.server.url) as http:
+        await hold(http, "ann", "lamp")
+        put_back = system.copy()
+        await put(http, "lamp", new_sale=True, forget_orders="all")
+        await hold(http, "lost", "lamp")
+        later = (await pull(http))["next"]
+        put_back()
+        await accept_loss(etcd, system.server.url, "lamp")
+        assert buyers(await pull(http, await ahead(http, later, "lamp"))) == ["ann"]
+        await put(http, "lamp", new_sale=True, forget_orders="all")
+        await hold(http, "bob", "lamp")
+        assert buyers(await pull(http, later)) == ["bob"]
+
+
+async def test_a_loss_where_there_was_none(etcd: EtcdMember, store: str) -> None:
+    """The operator's word that nothing more is expected has nobody told anything twice."""
+    async with running(etcd, store) as http:
+        await hold(http, "ann")
+        cursor = (await pull(http))["next"]
+        await accept_loss(etcd, store, "lamp")
+        assert await pull(http, cursor) == {"events": [], "next": cursor, "more": False, "unread": []}
+        await hold(http, "bob")
+        assert buyers(await pull(http, cursor)) == ["bob"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "place"),
+    [("7-3", "7-2"), ("7-0", f"6-{2**64 - 1}"), ("0-1", "0-0"), ("0-0", ""), ("7", "6"), ("1", "0"), ("0", "")],
+)
+def test_the_place_before_an_entry(entry: str, place: str) -> None:
+    """Nothing can be between it and the entry."""
+    assert before(entry) == place
 
 
 async def test_a_stream_of_more_and_more_items(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -276,18 +276,6 @@ async def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
         assert ask(server, "SELECT COUNT(*) FROM seckill_keys") == ((10,),)
 
 
-async def test_a_pause_in_the_tables_of_an_earlier_release(server: MariaDB) -> None:
-    """Such tables have no operators' log, and no room for a text: both are added on use."""
-    async with opened(server, MySqlStockStore) as store:
-        await store.set_stock("default", fence(1), 5)
-    ask(server, "ALTER TABLE seckill_items MODIFY terms VARBINARY(255) NOT NULL DEFAULT ''")
-    ask(server, "DROP TABLE seckill_log")
-    async with opened(server, MySqlStockStore) as store:
-        level = await store.set_stock("default", fence(2), 0, add=True, terms={"paused": "暂" * 200})
-        assert (level.stock, level.terms.paused) == (5, "暂" * 200)
-        assert [one.what for one in await store.log()] == ["pause"]
-
-
 async def test_the_one_term_that_is_not_ours_is_replaced(server: MariaDB) -> None:
     """A change of just that term is made and keeps the others; any other change is refused."""
     async with opened(server, MySqlStockStore) as store:
@@ -301,114 +289,6 @@ async def test_the_one_term_that_is_not_ours_is_replaced(server: MariaDB) -> Non
                 else:
                     with pytest.raises(StockCorrupt):
                         await store.set_stock("default", fence(2), 0, add=True, terms=change)
-
-
-# The tables of the release before holds, and how it sold a unit.
-ITEMS_BEFORE = (
-    "CREATE TABLE seckill_items (sku VARBINARY(64) NOT NULL PRIMARY KEY, stock BIGINT UNSIGNED NOT NULL DEFAULT 0, "
-    "lucky BIGINT UNSIGNED NOT NULL DEFAULT 0, initial BIGINT UNSIGNED, last_entry BIGINT UNSIGNED NOT NULL DEFAULT 0, "
-    "last_tag VARBINARY(8) NOT NULL DEFAULT '', generation BIGINT UNSIGNED NOT NULL DEFAULT 0, "
-    "sale BIGINT UNSIGNED NOT NULL DEFAULT 0, swept BIGINT UNSIGNED NOT NULL DEFAULT 0, "
-    "epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, source VARBINARY(1020), token BIGINT UNSIGNED, prepared VARBINARY(64), "
-    "batch VARBINARY(64), version BIGINT UNSIGNED NOT NULL DEFAULT 0, terms VARBINARY(1000) NOT NULL DEFAULT '', "
-    "changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) ENGINE = InnoDB ROW_FORMAT = DYNAMIC "
-    "DEFAULT CHARACTER SET utf8mb4"
-)
-SELL_AS_BEFORE = (
-    "UPDATE seckill_items SET stock = stock - 1, lucky = lucky + 1, batch = 'old', "
-    "last_entry = GREATEST(last_entry, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) + 1, "
-    f"last_tag = LEFT(SHA1('{32 * '7'}'), 8), version = version + 1, changed_at = CURRENT_TIMESTAMP",
-    f"INSERT INTO seckill_orders SELECT sku, sale, last_entry, 1, 'old', NULL, '{32 * '7'}', 'old', 2, 0, 'old' "
-    "FROM seckill_items",
-    "INSERT INTO seckill_buyers SELECT sku, sale, 'old', 1 FROM seckill_items "
-    "ON DUPLICATE KEY UPDATE units = units + 1",
-)
-HOLDS = ("seckill_events", "seckill_records", "seckill_payments", "seckill_holders")
-
-
-async def as_before(server: MariaDB) -> None:
-    """Make the tables of the release before holds, with an item of which a unit was sold."""
-    async with opened(server, MySqlStockStore) as store:
-        await store.ping()
-    ask(server, *(f"DROP TABLE {table}" for table in ("seckill_items", *HOLDS)), ITEMS_BEFORE)
-    ask(server, "INSERT INTO seckill_items (sku, stock, initial, generation) VALUES ('default', 9, 9, 1)")
-    ask(server, *SELL_AS_BEFORE)
-
-
-@pytest.mark.parametrize("kind", GUARDS)
-async def test_holds_in_the_tables_of_an_earlier_release(server: MariaDB, kind: type[StockStore]) -> None:
-    """Missing columns are added at the first call, orders stay, and an instance of that release can sell on."""
-    await as_before(server)
-    async with opened(server, kind) as store:
-        level = await store.level("default")
-        assert (level.stock, level.held, level.lucky, level.initial) == (8, 0, 1, 9)
-        await store.ping()
-        (old,) = await store.orders("default")
-        assert (old.buyer, old.state) == ("old", "sold")
-        seen = await prepare(store, "default", fence(2), "b", holds=True)
-        (ann,) = await commit(store, "default", fence(2), decided(seen, held=[held_for(seen, "ann", 2)]))
-        ask(server, *SELL_AS_BEFORE)
-        number = ann
-        seen = await prepare(store, "default", fence(3), "c", buyers=["old"], orders=[number], holds=True)
-        assert (seen.stock, seen.held, seen.lucky, seen.bought) == (5, 2, 2, {"ann": 2, "old": 2})
-        write = decided(seen, batch_id="c", changes=[paid(seen.records[number], "p")])
-        await commit(store, "default", fence(3), write)
-        journal = await store.journal("default")
-        assert [(event.kind, event.buyer) for event in journal] == [
-            ("sold", "old"),
-            ("held", "ann"),
-            ("sold", "old"),
-            ("confirmed", "ann"),
-        ]
-        level = await store.level("default")
-        assert (level.stock, level.held, level.lucky) == (5, 0, 4)
-        assert sum(event.units.lucky for event in journal) == 4
-
-
-async def test_instances_that_upgrade_at_once(server: MariaDB) -> None:
-    """Eight stores begin at once on the tables of an earlier release, while one of that release sells."""
-    await as_before(server)
-    async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=60)) for _ in range(8)]
-        levels = asyncio.gather(*(store.level("default") for store in stores))
-        await asyncio.to_thread(ask, server, *SELL_AS_BEFORE)
-        assert {level.held for level in await levels} == {0}
-        assert (await stores[0].level("default")).lucky == 2
-        for token, store in enumerate(stores, 2):
-            seen = await prepare(store, "default", fence(token), f"b{token}", holds=True)
-            if seen.stock:
-                held = [held_for(seen, f"buyer {token}")]
-                await commit(store, "default", fence(token), decided(seen, batch_id=f"b{token}", held=held))
-        assert (await stores[0].level("default")).held == 7
-
-
-async def test_a_table_in_use_delays_an_upgrade_and_nobody_else(server: MariaDB) -> None:
-    """An upgrade that waits for a long transaction gives up in time, so that the others can sell; later it succeeds."""
-    await as_before(server)
-    async with opened(server, MySqlStockStore) as store:
-        async with transaction(server) as run:
-            await run("START TRANSACTION")
-            await run("SELECT * FROM seckill_items")
-            with pytest.raises(StockUnavailable, match="Lock wait timeout"):
-                await store.level("default")
-            await asyncio.to_thread(ask, server, *SELL_AS_BEFORE)
-        level = await eventually_async(lambda: store.level("default"), despite=StockUnavailable)
-        assert (level.held, level.lucky) == (0, 2)
-
-
-async def test_an_upgrade_without_the_right_to_alter(server: MariaDB) -> None:
-    """The error names the missing right."""
-    await as_before(server)
-    ask(
-        server,
-        "CREATE OR REPLACE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'",
-        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON seckill.* TO clerk@'127.0.0.1'",
-    )
-    async with opened(server, MySqlStockStore, login="clerk:x") as clerk, opened(server, MySqlStockStore) as store:
-        with pytest.raises(StockUnavailable, match="ALTER command denied to user 'clerk'"):
-            await clerk.ping()
-        await store.ping()
-        await clerk.ping()
 
 
 @pytest.mark.parametrize("kind", GUARDS)
@@ -457,6 +337,7 @@ async def test_a_batch_in_doubt_with_holds_is_resolved(server: MariaDB, kind: ty
 # -- a new sale ------------------------------------------------------------------------------------------------------
 
 SOLD = ("seckill_orders", "seckill_buyers", "seckill_keys")
+HOLDS = ("seckill_events", "seckill_records", "seckill_payments", "seckill_holders")
 
 
 def sell_long_ago(server: MariaDB, orders: int) -> None:
@@ -549,7 +430,7 @@ async def test_rows_of_earlier_sales_are_removed_in_parts(server: MariaDB, monke
         assert 0 < max(deleted) <= 1000
 
 
-@pytest.mark.parametrize("by_hand", [False, True], ids=["removed", "as an earlier release removes"])
+@pytest.mark.parametrize("by_hand", [False, True], ids=["removed", "by hand"])
 async def test_a_sweeper_that_comes_late_spares_the_current_sale(server: MariaDB, by_hand: bool) -> None:
     """It may have noted an item long ago, which was removed and is on sale again."""
     async with opened(server, MySqlStockStore, timeout_s=WITHIN_S) as store:

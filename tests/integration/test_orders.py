@@ -13,6 +13,7 @@ import httpx
 import pytest
 import redis
 
+from app.stock.store import LAYOUT
 from lab.servers import EtcdMember, Valkey
 from tests.harness import command
 from tests.harness.shop import TOKEN, client, lock_url
@@ -139,7 +140,7 @@ async def test_what_needs_an_operator(http: httpx.AsyncClient) -> None:
         "refund_due",
         "refunded",
     ]
-    assert life["steps"][2]["facts"] == {"by": "operator"}
+    assert life["steps"][2]["facts"] == {"by": "operator", "state": "cancelled"}
     assert all(step["token"].isdigit() and step["batch"] for step in life["steps"])
     assert (await http.post("/orders/default~1-1/cancel")).json()["outcome"] == "not_found"
     assert (await http.get("/orders/default~1-1/history")).status_code == 404
@@ -182,7 +183,8 @@ async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_pa
     assert (await run("find", "--buyer", "nobody")).returncode == 1
     assert "confirmed" in (await run("show", number_of(ann))).stdout
     assert "there is no order" in (await run("show", "1-1")).stderr
-    assert (await run("refund", number_of(ann), "--restock")).returncode == 1  # it asks
+    done = await run("refund", number_of(ann), "--restock")
+    assert (done.returncode, "Was 4.99 EUR of payment p1 given back for" in done.stderr) == (1, True), done.stderr
     assert (await run("refund", number_of(ann), "--yes")).returncode == 2
     done = await run("refund", number_of(ann), "--restock", "--yes", "--by", "olga")
     assert (done.returncode, "refunded" in done.stdout) == (0, True), done.stderr
@@ -208,7 +210,7 @@ async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_pa
     ]
     shown = " ".join((await seckill("log", env=env)).stdout.replace("│", " ").split())
     assert "olga refund" in shown
-    assert "given_back none -> 4.99 EUR" in shown
+    assert "given back none -> 4.99 EUR" in shown
     file = tmp_path / "all.jsonl"
     assert (await run("export", "--format", "jsonl", "--out", str(file))).returncode == 0
     assert len(file.read_text().splitlines()) == 5
@@ -287,8 +289,7 @@ for number = tonumber(ARGV[1]), tonumber(ARGV[2]) do
   if number % 4 == 0 then
     for _, one in ipairs({"kind", "held", "units", "-1 1 0", "facts", ""}) do fields[#fields + 1] = one end
     redis.call("HSET", "seckill:{default}:records", entry, '{"secret":"' .. secret .. '","state":"held","quantity":1,'
-      .. '"buyer":"' .. buyer .. '","ref":"R' .. number .. '","pay_by_ms":4102444800000,"due_ms":4102444800000,'
-      .. '"steps":[["held",1700000000000,1,"x",{}]]}')
+      .. '"buyer":"' .. buyer .. '","ref":"R' .. number .. '","pay_by_ms":4102444800000,"due_ms":4102444800000}')
   end
   redis.call("XADD", "seckill:{default}:orders", entry, unpack(fields))
   redis.call("HSET", "seckill:{default}:buyers", buyer, "1")
@@ -304,8 +305,8 @@ def many(valkey: Valkey) -> None:
         for first in range(1, MANY, 10_000):
             store.eval(WRITE_MANY, 0, first, first + 9_999)
         store.mset({"stock": 0, "lucky": MANY * 3 // 4})
-        initial = {"initial": MANY, "held": MANY // 4, "generation": 1, "last": f"1700000000000-{MANY}"}
-        store.hset("seckill:{default}:fence", mapping=initial)
+        initial = {"initial": MANY, "held": MANY // 4, "generation": 1, "layout": LAYOUT}
+        store.hset("seckill:{default}:fence", mapping={**initial, "last": f"1700000000000-{MANY}"})
 
 
 @pytest.mark.exhaustive
@@ -370,15 +371,26 @@ async def test_all_items_where_none_is_named(http: httpx.AsyncClient, env: dict[
 
 
 async def test_a_payment_in_another_currency(http: httpx.AsyncClient, env: dict[str, str]) -> None:
-    """Its amount is shown as it was paid, also once it is owed."""
+    """Its amount is shown as it was paid, also once it is owed; a file has a row of its own for it."""
     held = await hold(http, "ann")
     paid = {"payment_ref": "p1", "amount": 5000, "currency": "JPY"}
     assert (await http.post(f"/holds/{held}/confirm", json=paid)).json()["outcome"] == "amount_mismatch"
     await http.post(f"/holds/{held}/cancel")
     await http.post(f"/holds/{held}/confirm", json=paid | {"payment_ref": "p2"})
-    shown = (await seckill("orders", "show", number_of(held), env=env)).stdout
-    assert shown.count("5000 JPY") == 3
+    shown = (await seckill("orders", "show", number_of(held), env=env | {"COLUMNS": "80"})).stdout
+    for said in ("payment p1: 5000 JPY, wrong", "payment p2: 5000 JPY, late", ": 5000 JPY, due, because of refund_due"):
+        assert said in shown
+    assert shown.count("JPY: paid 10000, given back 0, owed 10000, kept 10000") == 1
     assert shown.count("expected 4.99 EUR") == 1
+    await http.post(f"/orders/{held}/refund", json={"restock": False, "payment_ref": "p2"})
+    log = " ".join((await seckill("log", "--limit", "1", env=env | {"COLUMNS": "200"})).stdout.split())
+    assert "given back in JPY none -> 5000 JPY, owed in JPY 10000 JPY -> 5000 JPY" in log
+    file = (await http.get("/orders/export")).content.decode("utf-8-sig")
+    own, other = csv.DictReader(io.StringIO(file))
+    assert (own["price"], own["to_pay"], own["currency"], own["paid"]) == ("4.99", "4.99", "EUR", "0.00")
+    assert (other["order"], other["currency"], other["owed"], other["state"]) == (own["order"], "JPY", "5000", "")
+    (line,) = (await http.get("/orders/export", params={"format": "jsonl"})).text.splitlines()
+    assert (json.loads(line)["price"], json.loads(line)["other_currencies"][0]["owed"]) == (499, 5_000)
 
 
 async def test_an_item_that_cant_be_read_hides_no_other(
@@ -434,7 +446,7 @@ async def test_the_report(http: httpx.AsyncClient, env: dict[str, str]) -> None:
     assert (default["to_ship"], pen["to_ship"], total["to_ship"]) == (2, 3, 5)
     assert default["orders"] == {"sold": 0, "held": 1, "confirmed": 1, "expired": 0, "cancelled": 1, "refunded": 1}
     assert (total["paid_orders"], total["unpaid_orders"], total["conversion"], total["attention"]) == (2, 1, 0.6667, 1)
-    assert total["money"] == {"EUR": {"paid": 3 * 998, "given_back": 998, "owed": 998}}
+    assert total["money"] == {"EUR": {"paid": 2994, "given_back": 998, "owed": 998, "kept": 1996, "disputed": 0}}
     assert pen["money"] == {}
     (day,) = found["days"]
     assert day["day"] == datetime.fromtimestamp(found["at"], UTC).date().isoformat()
@@ -442,15 +454,15 @@ async def test_the_report(http: httpx.AsyncClient, env: dict[str, str]) -> None:
     done = await seckill("report", "--format", "json", env=env)
     assert json.loads(done.stdout) | {"at": found["at"]} == found
     exported = (await seckill("orders", "export", env=env)).stderr
-    assert "paid 29.94 EUR, given back 9.98 EUR, owed 9.98 EUR" in exported
+    assert "paid 29.94 EUR, given back 9.98 EUR, owed 9.98 EUR, kept 19.96 EUR" in exported
     rows = list(csv.DictReader(io.StringIO((await seckill("report", "--format", "csv", env=env)).stdout)))
     assert [(row["item"], row["day"], row["to_ship"], row["paid"]) for row in rows] == [
-        ("default", day["day"], "2", "2994"),
+        ("default", day["day"], "2", "29.94"),
         ("pen", day["day"], "3", "0"),
     ]
     shown = " ".join((await seckill("report", env=env)).stdout.split())
-    assert "default 2 1 2 1 67 EUR 29.94 9.98 9.98" in shown
-    assert "all 5 1 2 1 67 EUR 29.94 9.98 9.98" in shown
+    assert "default 2 2 1 67 EUR 29.94 9.98 9.98 19.96" in shown
+    assert "all 5 2 1 67 EUR 29.94 9.98 9.98 19.96" in shown
     assert "Orders that need attention: 1." in shown
     assert [one["sku"] for one in (await http.get("/report?sku=pen")).json()["items"]] == ["pen"]
     assert (await http.get("/report?sku=pne")).status_code == 404
@@ -511,3 +523,11 @@ async def test_since_when_an_order_stands(http: httpx.AsyncClient) -> None:
     assert [one["since"] for one in found] == [steps[-1]["at"] for steps in lives]
     assert [steps[-1]["kind"] for steps in lives] == ["held", "confirmed", "refunded"]
     assert {one["since"] for one in await find(http)} == {None}
+    (paid,) = await find(http, since=True, state="confirmed")
+    assert await pay(http, paid["id"], "p-too-many") == "duplicate_payment"
+    await http.post(f"/orders/{paid['id']}/refund", json={"restock": False, "payment_ref": "p-too-many"})
+    (still,) = await find(http, since=True, state="confirmed")
+    assert (still["given_back"] > 0, still["since"]) == (True, paid["since"])
+    await http.post(f"/orders/{paid['id']}/refund", json={"restock": False})
+    (ended,) = await find(http, since=True, state="refunded", number=paid["id"])
+    assert ended["since"] > paid["since"]

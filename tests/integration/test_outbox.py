@@ -131,7 +131,7 @@ async def test_an_event_says_how_the_order_stands(etcd: EtcdMember, valkey: Valk
             ("refund_due", "confirmed", "payment"),  # of the wrong one
             ("refund_due", "confirmed", "payment"),
             ("refunded", "confirmed", "payment"),
-            ("refunded", "confirmed", "part"),
+            ("refunded", "confirmed", "payment"),  # a part of it
             ("refunded", "refunded", "order"),
             ("refund_due", "refunded", "payment"),
         ]
@@ -453,6 +453,25 @@ async def test_a_wish_that_cant_be_granted(etcd: EtcdMember, valkey: Valkey, sho
         await eventually_async(lambda: len(shop_end.got) >= 3, "a later one")
         assert sorted(event["data"]["buyer"] for event in shop_end.got) == ["ann", "bob", "cyd"]
         assert (await shop.store.outbox(["default"]))["default"].wish == ""
+
+
+async def test_a_store_that_came_back_older_than_what_was_sent(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver
+) -> None:
+    """A journal that ends before what was sent is named in a warning, until it is longer again."""
+    key = "seckill:{default}:orders"
+    async with selling(etcd, valkey, shop_end) as shop:
+        await held(shop, "ann")
+        older = valkey.ask("XRANGE", key, "-", "+")
+        await held(shop, "bob")
+        await eventually_async(lambda: len(shop_end.got) == 2, "both events")
+        (entry, fields) = valkey.ask("XREVRANGE", key, "+", "-", "COUNT", "1")[0]
+        valkey.ask("XDEL", key, entry)
+        assert valkey.ask("XRANGE", key, "-", "+") == older
+        (warning,) = await eventually_async(lambda: shop.sender.warnings, "a warning", until=lambda found: found)
+        assert warning.endswith(": default")
+        valkey.ask("XADD", key, f"{int(entry.partition('-')[0]) + 1}-0", *fields)
+        await eventually_async(lambda: shop.sender.warnings == [], "it is longer again")
 
 
 @pytest.mark.parametrize("what", ["entry", "orders", "outbox"])

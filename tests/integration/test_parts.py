@@ -54,37 +54,63 @@ async def test_some_units_and_parts(http: httpx.AsyncClient) -> None:
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
     for _ in range(2):
         assert (await ask(http, f"/orders/{order}/refund", part, "one"))["outcome"] == "partly_refunded"
-    for key, outcome in (("a", "partly_refunded"), ("a", "partly_refunded"), ("b", "refunded")):
+    for key, outcome in (("a", "partly_refunded"), ("a", "partly_refunded"), ("b", "refunded"), ("b", "refunded")):
         wish = {"restock": False, "payment_ref": "p1", "amount": 499}
         assert (await ask(http, f"/orders/{order}/refund", wish, key))["outcome"] == outcome
     (seen,) = await find(http)
-    assert (seen["state"], seen["quantity"], seen["amount_refunded"]) == ("refunded", 2, 3 * 499)
+    assert (seen["state"], seen["quantity"], seen["given_back"]) == ("refunded", 2, 3 * 499)
     stock = (await http.get("/stock", headers={"Accept": "application/json"})).json()
     assert (stock["stock"], stock["lucky"]) == (7, 2)  # the two that were refunded at last are gone
 
 
+async def test_a_part_is_cancelled_once_for_good(http: httpx.AsyncClient) -> None:
+    """The order itself remembers the key: by another door, which looks at nothing else, it is the same cancellation."""
+    order, less = await hold(http, "ann", quantity=5), {"units": 1}
+    for one in ("holds", "orders"):
+        assert (await ask(http, f"/{one}/{order}/cancel", less, "a"))["outcome"] == "partly_cancelled"
+    for one in ("orders", "holds"):
+        told = await ask(http, f"/{one}/{order}/cancel", less, "b")
+        assert told["outcome"] == "partly_cancelled"
+    assert (told["quantity"], told["replayed"]) == (3, True)
+    told = await ask(http, f"/holds/{order}/cancel", less, "c")
+    assert (told["quantity"], told["replayed"]) == (2, False)
+
+
+async def test_no_key_is_remembered_of_what_is_not_found(http: httpx.AsyncClient) -> None:
+    """Requests about orders that strangers invent have no effect on what is remembered of other keys."""
+    await hold(http, "ann", quantity=1)
+    nobody = f"default~1-1~{'0' * 32}"
+    for verb, body in (("extend", {}), ("cancel", {}), ("cancel", {"units": 1}), ("confirm", {"payment_ref": "p"})):
+        for _ in range(2):
+            told = await ask(http, f"/holds/{nobody}/{verb}", body, f"{verb} {body}".replace(" ", ""))
+            assert (told["outcome"], told["replayed"]) == ("not_found", False)
+
+
 async def test_what_is_owed_in_parts(http: httpx.AsyncClient) -> None:
-    """A part that is owed needs attention until it is reported under its name."""
+    """A part that is owed needs attention until it is settled by its name; who asks twice is told the same."""
     order = await hold(http, "ann", quantity=2)
     await pay(http, order, "p1", 2 * 499)
     later = {"restock": True, "units": 1, "later": True}
     told = await ask(http, f"/orders/{order}/refund", later, "one")
-    assert (told["amount_due"], told["amount_refunded"], len(told["parts_due"])) == (499, 0, 1)
-    steps = (await http.get(f"/orders/{order}/history")).json()["steps"]
-    # The units are back; the money is another event, as it is not.
-    assert [(one["kind"], one["facts"].get("amount")) for one in steps[-2:]] == [
-        ("refunded", None),
-        ("refund_due", 499),
-    ]
+    assert (told["paid"], told["owed"], told["given_back"], told["kept"]) == (998, 499, 0, 998)
+    [due] = (await http.get(f"/orders/{order}")).json()["payments"][0]["refunds"]
+    assert (due["state"], due["amount"], due["units"]) == ("due", 499, 1)
+    last = (await http.get(f"/orders/{order}/history")).json()["steps"][-1]
+    # The units are back; the money is not.
+    assert (last["kind"], last["facts"]["about"], last["facts"]["changes"]) == (
+        "refunded",
+        "units",
+        [{"currency": "EUR", "owed": 499}],
+    )
     too_much = {"restock": False, "payment_ref": "p1", "amount": 500, "later": True}
     assert (await ask(http, f"/orders/{order}/refund", too_much, "two"))["outcome"] == "too_much"
-    (seen,) = await find(http, state="attention")
-    assert (seen["quantity"], seen["amount_due"], len(seen["parts_due"])) == (1, 499, 1)
-    done = {"restock": False, "payment_ref": "p1", "amount": 499, "part": seen["parts_due"][0]}
-    for _ in range(2):
-        await ask(http, f"/orders/{order}/refund", done)
-    (seen,) = await find(http)
-    assert (seen["attention"], seen["amount_refunded"], seen["state"]) == (False, 499, "confirmed")
+    both = await http.post(f"/orders/{order}/refund", json={"restock": False, "name": due["name"], "later": True})
+    assert (both.status_code, both.json()["errors"][0]["field"]) == (422, "later")
+    for attention in (True, False):
+        assert [one["attention"] for one in await find(http)] == [attention]
+        done = await ask(http, f"/orders/{order}/refund", {"restock": False, "name": due["name"]})
+        assert done["outcome"] == ("partly_refunded" if attention else "nothing_due")
+        assert (done["owed"], done["given_back"], done["kept"], done["state"]) == (0, 499, 499, "confirmed")
 
 
 async def test_the_commands(etcd: EtcdMember, valkey: Valkey, env: dict[str, str], tmp_path: Any) -> None:
@@ -98,9 +124,9 @@ async def test_the_commands(etcd: EtcdMember, valkey: Valkey, env: dict[str, str
         await pay(http, order, "p1", 2 * 499)
         more = ("--units", "1", "--restock", "--yes", "--json")
         told = await seckill("orders", "refund", order, *more, env=env)
-        assert json.loads(told.stdout)["amount_refunded"] == 499, told.stderr
+        assert json.loads(told.stdout)["given_back"] == 499, told.stderr
         told = await seckill("orders", "refund", order, "--amount", "1.00USD", "--yes", env=env)
-        assert "the order is in EUR" in told.stderr
+        assert "the payment is in EUR" in told.stderr
         assert (await seckill("orders", "retry", order, env=env)).returncode == 1
         told = await seckill("orders", "export", env=env)
         assert "paid 9.98 EUR, given back 4.99 EUR, owed 0.00 EUR" in told.stderr

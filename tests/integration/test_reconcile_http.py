@@ -37,7 +37,7 @@ async def compare(http: httpx.AsyncClient, body: str | bytes, **query: Any) -> d
 async def test_what_agrees_and_what_differs(http: httpx.AsyncClient) -> None:
     """Each difference has its cause, its amounts and its orders; sums are by currency."""
     found = await compare(http, HEAD + "pi_1,charge,4.99,EUR\n")
-    sums = {"charged": 499, "refunded": 0, "paid": 499, "given_back": 0, "owed": 0}
+    sums = {"charged": 499, "refunded": 0, "paid": 499, "given_back": 0, "owed": 0, "kept": 499}
     assert found == {"lines": 1, "count": 0, "causes": {}, "differences": [], "totals": {"EUR": sums}}
     found = await compare(http, HEAD + "pi_1,charge,3.99,EUR\npi_2,charge,1.00,EUR\n")
     assert (found["count"], found["causes"]) == (2, {"amount": 1, "no_order": 1})

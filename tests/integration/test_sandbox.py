@@ -32,7 +32,7 @@ ANSWERS = {
     "currency": (["200 amount_mismatch"], "held"),
     "part": (["200 confirmed", "200 partly_refunded"], "confirmed"),
     "whole": (["200 confirmed", "200 refunded"], "refunded"),
-    "dispute": (["200 confirmed", "200 noted", "200 refunded"], "refunded"),
+    "dispute": (["200 confirmed", "200 noted", "200 noted"], "refunded"),
     "foreign": (["200 ignored", "409 No such order"], "held"),
     "unsigned": (["400 Not signed by the payment provider"] * 2, "held"),
     "large": (["200 confirmed"], "confirmed"),
@@ -83,16 +83,15 @@ def test_each_button_once(till: tuple[ThreadedInstance, ProviderProcess]) -> Non
     kept = 0
     for paid in payments:
         order = orders[paid["hold"]]
+        here = next(one for one in order["payments"] if one["ref"] == paid["ref"])
         if paid["ref"] == order["payment_ref"] and order["state"] == "confirmed":
-            assert (order["amount"], paid["amount"]) == (PRICE, PRICE)
-            kept += paid["amount"]
-        elif paid["given_back"]:
-            assert paid["ref"] in order["refunded"]
-            assert paid["given_back"] == paid["amount"]
-        else:
-            assert paid["ref"] in order["refunds_due"] or order["amount_mismatch"]
+            assert (here["amount"], paid["amount"]) == (PRICE, PRICE)
+            kept += paid["amount"] - paid["given_back"]
+        elif not paid["given_back"]:
+            assert here["owed"] == paid["amount"] or here["waits"]
+        assert here["given_back"] == paid["given_back"]
     states = [order["state"] for order in orders.values()]
-    assert kept == PRICE * states.count("confirmed")
+    assert kept == PRICE * states.count("confirmed") - PRICE // 2  # a part was given back
     ended = time.time()
 
     def audited() -> Any:

@@ -571,6 +571,22 @@ async def test_in_a_cluster(valkey_server: Valkey) -> None:
             await store.ping()
 
 
+async def test_a_sale_without_a_layout_is_none_of_ours(store: RedisStockStore, client: Any) -> None:
+    """It was begun before there were layouts, so its records can't be read; an item that was put there by hand can."""
+    await store.set_stock("default", fence(1), 5)
+    await client.hdel("seckill:{default}:fence", "layout")
+    with pytest.raises(StockCorrupt, match="unreleased.*layout 0"):
+        await prepare(store, "default", fence(2), "b")
+    await store.accept_loss("default")
+    with pytest.raises(StockCorrupt, match="unreleased.*layout 0"):
+        await prepare(store, "default", fence(2), "b")
+    await client.set("seckill:{phone}:stock", 3)
+    assert (await prepare(store, "phone", fence(2), "b")).stock == 3
+    await client.set("seckill:{case}:stock", 3)
+    await store.accept_loss("case")
+    assert (await prepare(store, "case", fence(2), "b")).stock == 3
+
+
 ODD = [("token", text) for text in ("odd", "5.5", "0x10", "1e400", "-1", " 5", "")]
 ODD += [(field, text) for field in ("generation", "epoch") for text in ("odd", "1.5")]
 

@@ -17,9 +17,12 @@ from app.orders import (
     HoldOutcome,
     OrderState,
     Outcome,
+    Payment,
+    PaymentRefund,
     Purchase,
     Record,
     Refund,
+    RefundState,
     Settled,
     Snapshot,
     decide,
@@ -44,8 +47,11 @@ buyers = st.sampled_from(["ann", "bob"])
 
 
 def order(number: str, state: OrderState, buyer: str, quantity: int, due_ms: int, paid: str | None) -> Record:
-    ref = paid if state in (OrderState.CONFIRMED, OrderState.REFUNDED) else None
-    return Record(number, SECRET, state, quantity, buyer, None, due_ms, due_ms, payment_ref=ref, price=5)
+    amount = 5 * quantity
+    given = (PaymentRefund("r", RefundState.GIVEN, amount),) if state is OrderState.REFUNDED else ()
+    counted = Payment(paid, amount, refunds=given) if paid else None
+    payments = (counted,) if counted and state in (OrderState.CONFIRMED, OrderState.REFUNDED) else ()
+    return Record(number, SECRET, state, quantity, buyer, None, due_ms, due_ms, price=5, payments=payments)
 
 
 orders = st.builds(
@@ -99,7 +105,7 @@ def test_a_batch(stock: int, there: list[Record], wishes: list[Any], limit: int)
         if change.payment is not None:
             assert change.payment not in owners
             owners[change.payment] = after.number
-        assert after.state is OrderState.REFUNDED or set(after.refunds_due).isdisjoint({after.payment_ref})
+        assert after.state is OrderState.REFUNDED or after.payment_ref not in {one.ref for one, _ in after.refunds}
         left, held, lucky = left + change.units.stock, held + change.units.held, lucky + change.units.lucky
         now[after.number] = after
     gained: Counter[str] = Counter()
@@ -109,7 +115,7 @@ def test_a_batch(stock: int, there: list[Record], wishes: list[Any], limit: int)
     left -= gained.total()
     assert left >= 0
     assert held == sum(one.quantity for one in now.values() if one.state is OrderState.HELD)
-    assert not any(one.wrong_payments for one in now.values() if one.state is not OrderState.HELD)
+    assert not any(one.waits for it in now.values() if it.state is not OrderState.HELD for one in it.payments)
     # Refunded units that were not restocked count as sold.
     assert lucky >= sum(one.quantity for one in now.values() if one.state in (OrderState.SOLD, OrderState.CONFIRMED))
     for buyer in ("ann", "bob"):

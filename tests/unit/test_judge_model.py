@@ -24,6 +24,7 @@ from app.orders import (
 )
 from app.orders.commands import Command
 from app.orders.decision import Windows
+from app.orders.view import standing
 from lab.model.money import Mechanism
 from lab.torture.bugs import BUGS
 from lab.torture.history import Entry, Flow, Item, Kept
@@ -51,7 +52,6 @@ class Sale:
             "open": numbers,
             "payments": self.payments,
             "due": due,
-            "layout": 2,
         }
         snapshot = Snapshot(self.left, 0, bought=self.bought, now_ms=self.now_ms, **about)
         decisions, changes = decide(snapshot, commands, limit_per_buyer=FLOW.item.limit, windows=WINDOWS)
@@ -82,17 +82,7 @@ class Sale:
     def kept(self) -> list[Kept]:
         """Return how the orders stand."""
         return [
-            Kept(
-                f"ticket~{one.number}",
-                str(one.state),
-                one.quantity,
-                one.buyer,
-                0.0,
-                one.payment_ref,
-                one.refunds_due,
-                one.refunded,
-                one.events,
-            )
+            Kept(f"ticket~{one.number}", one.events, standing(one.id_of("ticket"), one))
             for one in self.records.values()
         ]
 
@@ -132,7 +122,7 @@ def asked(sale: Sale, command: Command) -> Entry | None:
     if isinstance(command, Confirm):
         facts = {"payment_ref": command.payment_ref, "amount": command.amount}
     if isinstance(command, Refund):
-        by_name = {"payment_refs": [command.payment_ref]} if command.payment_ref else {}
+        by_name = {"payment_ref": command.payment_ref} if command.payment_ref else {}
         paid = sale.records[number].payment_ref
         facts = {"restock": command.restock} if command.payment_ref in (None, paid) else by_name
     quantity, buyer = (command.quantity, command.buyer) if isinstance(command, Hold) else (1, None)
@@ -187,7 +177,8 @@ STORY: list[tuple[int, Command]] = [
     (0, Hold(2, "ticket", "cem")),
     (0, Confirm(*BOB, "s", PRICE, "EUR")),  # too late, and nothing is left
     (0, Refund(*ANN, True)),
-    (0, Refund(*ANN, True)),
+    (0, Refund(*ANN, True)),  # what else she has paid
+    (0, Refund(*ANN, True)),  # nothing
     (0, Refund(*BOB, False, "s")),
     (0, Cancel(*CEM)),
 ]

@@ -30,11 +30,12 @@ from lab.torture.history import (
     load,
 )
 from lab.torture.judge import Finding, judge
-from lab.torture.standing import announced, standings
+from lab.torture.standing import Stood, announced, standings
 
 Forgery = Callable[[History], object]
 HOLD_S, PAY_S, PRICE = 1.0, 2.0, 499
 BEGIN_S = 1000.0
+AGAIN = {"name": "once more", "state": "given", "amount": 2 * PRICE}
 
 
 def entry(order: str, kind: str, at: float, *units: int, quantity: int = 1, **facts: Any) -> Entry:
@@ -51,7 +52,13 @@ def entry(order: str, kind: str, at: float, *units: int, quantity: int = 1, **fa
 
 
 def paid(order: str, kind: str, at: float, ref: str, *units: int, quantity: int = 1, **facts: Any) -> Entry:
-    return entry(order, kind, at, *units, quantity=quantity, payment_ref=ref, amount=PRICE * quantity, **facts)
+    """Return an event about a payment; one that is owed, or is given back, has a refund of its own."""
+    amount = PRICE * quantity
+    states = {"refund_due": "due", "refunded": "given"}
+    if kind in states:
+        refund = {"name": f"back {ref}", "state": states[kind], "amount": amount}
+        facts = {"refunds": [refund], "about": "order" if "restock" in facts else "payment"} | facts
+    return entry(order, kind, at, *units, quantity=quantity, payment_ref=ref, amount=amount, **facts)
 
 
 def call(
@@ -94,17 +101,10 @@ def history() -> History:
         entry("seat~e", "held", 4, -2, 2, quantity=2),
         entry("seat~e", "expired", 5.5, 2, -2, quantity=2),
         paid("seat~e", "confirmed", 6, "p-e", -2, 0, 2, quantity=2, late=True),
-        entry("ticket~s", "refunded", 9, 2, 0, -2, quantity=2, restock=True, payment_refs=["p-s"]),
-        entry("ticket~b", "refunded", 9.5, quantity=2, payment_refs=["p-b"]),
-        entry("seat~e", "refunded", 9, quantity=2, restock=False, payment_refs=["p-e"]),
+        paid("ticket~s", "refunded", 9, "p-s", 2, 0, -2, quantity=2, restock=True),
+        paid("ticket~b", "refunded", 9.5, "p-b", quantity=2),
+        paid("seat~e", "refunded", 9, "p-e", quantity=2, restock=False),
     ]
-    kept = {
-        "ticket~a": {"state": "confirmed", "payment": "p-a", "refunds_due": ("p-a2",)},
-        "ticket~b": {"state": "expired", "refunded": ("p-b",)},
-        "ticket~s": {"state": "refunded", "payment": "p-s", "refunded": ("p-s",)},
-        "seat~c": {"state": "cancelled"},
-        "seat~e": {"state": "refunded", "payment": "p-e", "refunded": ("p-e",)},
-    }
     made.calls = [
         call("hold", "ticket~a", 1.1, "held"),
         call("hold", "ticket~b", 2.1, "held", units=2),
@@ -136,14 +136,14 @@ def history() -> History:
         Glance(8.0, 8.1, "seat", 1, 0, 2),
     ]
     made.end = End((), ())
-    written(made, journal, kept)
+    written(made, journal)
     made.calls = [replace(one, shown=shown(made, one)) for one in made.calls]
     made.deliveries = deliveries(made)
     made.deliveries.insert(0, replace(made.deliveries[0], at=1.1, done_at=1.2, status=0))
     return made
 
 
-def stood(made: History) -> dict[str, tuple[Entry, dict[str, Any]]]:
+def stood(made: History) -> dict[str, tuple[Entry, Stood]]:
     """Return each event, and how its order stood after it, by the event's name."""
     assert made.end is not None
     of: dict[str, list[Entry]] = {}
@@ -158,12 +158,9 @@ def stood(made: History) -> dict[str, tuple[Entry, dict[str, Any]]]:
 
 def shown(made: History, one: Call) -> dict[str, Any]:
     """Return what an answer shows of its order, as it stood by then."""
-    last = [
-        after for entry, after in stood(made).values() if one.told == entry.order and entry.at < BEGIN_S + one.done_at
-    ]
-    return (
-        {name: value for name, value in last[-1].items() if value is not None} if last else {"quantity": one.quantity}
-    )
+    by_then = [(entry, after) for entry, after in stood(made).values() if entry.at < BEGIN_S + one.done_at]
+    last = [after.shown for entry, after in by_then if one.told == entry.order]
+    return last[-1] if last else {"quantity": one.quantity}
 
 
 def deliveries(made: History) -> list[Delivery]:
@@ -178,27 +175,19 @@ def deliveries(made: History) -> list[Delivery]:
     return sorted(found, key=lambda one: places.index(one.id))
 
 
-def written(made: History, journal: list[Entry], kept: dict[str, Any]) -> None:
-    """Number the events, and let the orders have that many."""
+def written(made: History, journal: list[Entry]) -> None:
+    """Number the events, let them say how their orders stood, and let the store keep these so."""
     events: Counter[str] = Counter()
     for place, one in enumerate(journal):
         events[one.order] += 1
         journal[place] = replace(one, number=events[one.order])
-    began = {one.order: one for one in reversed(journal)}
-    due = {one.order: one.facts["pay_by"] for one in journal if "pay_by" in one.facts}
-    orders = tuple(
-        Kept(
-            name,
-            quantity=began[name].quantity,
-            buyer=began[name].buyer,
-            pay_by=due.get(name, 0.0),
-            events=events[name],
-            **own,
-        )
-        for name, own in kept.items()
-    )
     assert made.end is not None
-    made.end = replace(made.end, journal=tuple(journal), kept=orders)
+    made.end = replace(made.end, journal=tuple(journal))
+    after = stood(made)
+    at = [(one, after[f"{one.sku}~{one.entry}"][1]) for one in journal]
+    journal = [replace(one, facts=one.facts | its.said) for one, its in at]
+    kept = {one.order: Kept(one.order, one.number, its.shown) for one, its in at}
+    made.end = replace(made.end, journal=tuple(journal), kept=tuple(kept.values()))
 
 
 def verdicts(made: History) -> list[Finding]:
@@ -226,23 +215,20 @@ def lost(made: History, at: int) -> Any:
     made.end = replace(made.end, journal=(*made.end.journal[:at], *made.end.journal[at + 1 :]))
 
 
-def order(made: History, at: int, **changes: Any) -> Any:
+def order(made: History, at: int, about: dict[str, Any] | None = None, **shown: Any) -> Any:
+    """Let the store keep an order that is another, or is shown otherwise."""
     assert made.end is not None
     kept = list(made.end.kept)
-    kept[at] = replace(kept[at], **changes)
+    kept[at] = replace(kept[at], shown=kept[at].shown | shown, **about or {})
     made.end = replace(made.end, kept=tuple(kept))
 
 
-def more(made: History, *entries: Entry, at: int | None = None, **kept: Any) -> Any:
-    """Add events, and change how orders stand, so that both agree."""
+def more(made: History, *entries: Entry, at: int | None = None) -> Any:
+    """Add events; how orders stand agrees with them."""
     assert made.end is not None
     journal = list(made.end.journal)
     journal[len(journal) if at is None else at :] = [*entries, *(journal[at:] if at is not None else ())]
-    names = ("state", "payment", "refunds_due", "refunded")
-    had = {one.order: {name: getattr(one, name) for name in names} for one in made.end.kept}
-    for name, fields in kept.items():
-        had.setdefault(name.replace("_", "~"), {}).update(fields)
-    written(made, journal, had)
+    written(made, journal)
 
 
 def told(made: History, *calls: Call) -> Any:
@@ -309,7 +295,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "extended after the end": lambda made: more(made, entry("seat~c", "extended", 3.5)),
         "other units than its own": lambda made: event(made, 3, held=-2, lucky=2),
         "refunded twice": lambda made: more(
-            made, entry("ticket~s", "refunded", 10, 2, 0, -2, quantity=2, restock=True)
+            made, entry("ticket~s", "refunded", 10, 2, 0, -2, quantity=2, restock=True, about="order")
         ),
         "sold again, and the units should be gone": lambda made: event(made, 16, stock=2, lucky=-2),
         "gone, and the units should be sold again": lambda made: event(made, 14, stock=0, lucky=0),
@@ -318,10 +304,18 @@ FORGED: dict[str, dict[str, Forgery]] = {
     "is what its events say": {
         "an event outside of the journal": lambda made: lost(made, 10),
         "another state": lambda made: order(made, 1, state="held"),
-        "another payment": lambda made: order(made, 0, payment="p-a2"),
-        "a refund that was forgotten": lambda made: order(made, 0, refunds_due=()),
-        "an event too few": lambda made: order(made, 0, events=2),
-        "an order without events": lambda made: order(made, 3, order="seat~z"),
+        "another payment": lambda made: order(made, 0, payment_ref="p-a2"),
+        "a refund that was forgotten": lambda made: order(made, 0, owed=0, payments=[]),
+        "an event too few": lambda made: order(made, 0, {"events": 2}),
+        "an order without events": lambda made: order(made, 3, {"order": "seat~z"}),
+    }
+    | {
+        f"an event with {what}": partial(event, at=5, facts=facts)
+        for what, facts in {
+            "other changes": {"changes": []},
+            "other sums": {"sums": []},
+            "another state": {"state": "held"},
+        }.items()
     },
     "count for a buyer's limit": {
         "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=10),
@@ -375,8 +369,9 @@ FORGED: dict[str, dict[str, Forgery]] = {
             "pay_by": BEGIN_S + 3600,
             "extended": False,
             "payment_ref": "p-z",
-            "amount": 1,
-            "amount_refunded": 1,
+            "paid": 1,
+            "given_back": 1,
+            "payments": [],
             "a field that no rule knows": 1,
         }.items()
     }
@@ -384,15 +379,15 @@ FORGED: dict[str, dict[str, Forgery]] = {
     "charged without a unit or a refund": {
         "owed, and not noted": lambda made: told(made, call("confirm", "seat~c", 8, "refund_due", ref="p-c")),
         "a payment of two orders": lambda made: more(
-            made, paid("seat~c", "refund_due", 8, "p-a", quantity=2), seat_c={"refunds_due": ("p-a",)}
+            made, paid("seat~c", "refund_due", 8, "p-a", quantity=2, why="refund_due")
         ),
         "a payment that counts and is owed": lambda made: event(made, 5, facts={"payment_ref": "p-a"}),
         "a payment of nobody": lambda made: event(made, 3, facts={"payment_ref": "p-z"}),
         "a wrong amount": lambda made: event(made, 3, facts={"amount": 1}),
         "given back twice": lambda made: more(
-            made, entry("ticket~b", "refunded", 10, quantity=2, payment_refs=["p-b"])
+            made, paid("ticket~b", "refunded", 10, "p-b", quantity=2, refunds=[AGAIN])
         ),
-        "given back by another": lambda made: event(made, 15, facts={"payment_refs": ["p-e"]}),
+        "given back by another": lambda made: event(made, 15, facts={"payment_ref": "p-e"}),
         "two refunds told, and one made": lambda made: told(made, call("refund", "ticket~s", 9.3, "refunded")),
     },
     "first come, first held": {
@@ -406,9 +401,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a hold for nobody": lambda made: event(made, 0, facts={"ref": "visit of z"}),
         "a cancellation of nobody": lambda made: made.calls.pop(13),
         "a refund of nobody": lambda made: made.calls.pop(),
-        "held twice for one visit": lambda made: more(
-            made, entry("ticket~z", "held", 8, ref="visit of a"), ticket_z={"state": "held"}
-        ),
+        "held twice for one visit": lambda made: more(made, entry("ticket~z", "held", 8, ref="visit of a")),
     },
     "at a price that was in force": {
         "one that was never set": lambda made: event(made, 9, facts={"price": 1}),
@@ -503,7 +496,7 @@ ALSO = {
         pytest.param(forge, id=name)
         for promise, forged in FORGED.items()
         for name, forge in forged.items()
-        if promise in IN_THE_MODEL or name in ALSO
+        if (promise in IN_THE_MODEL and not name.startswith("an event with")) or name in ALSO
     ],
 )
 def test_the_model_has_no_such_run(forgery: Forgery) -> None:
@@ -525,7 +518,7 @@ def test_units_may_be_added_and_items_paused_and_priced() -> None:
     """What operators do is part of the story: units come from somewhere, and nothing is held in a pause."""
     made = history()
     held = entry("seat~g", "held", 10, -2, 2, quantity=2, price=600)
-    more(made, held, seat_g={"state": "held"})
+    more(made, held)
     told(made, call("hold", "seat~g", 10.1, "held", units=2))
     assert [one for one in verdicts(made) if one.promise == UNEXPLAINED]
     made.restocks.append(Restock(9.5, 9.6, 1, "seat"))
@@ -542,7 +535,7 @@ def test_units_may_be_added_and_items_paused_and_priced() -> None:
 def test_a_batch_has_no_order_within() -> None:
     """A refusal is true if the units were given back in the same batch, after it was decided."""
     made = history()
-    more(made, entry("ticket~g", "held", 4, -2, 2, quantity=2), at=5, ticket_g={"state": "held"})
+    more(made, entry("ticket~g", "held", 4, -2, 2, quantity=2), at=5)
     made.calls += [call("hold", "ticket~g", 4.2, "held", units=2), call("hold", "ticket~h", 4.2, "sold_out")]
     assert "first come, first held" not in [one.promise for one in verdicts(made)]
 

@@ -8,7 +8,9 @@ import importlib.util
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,13 @@ def test_standard_webhooks() -> None:
     for kind in Kind:
         assert told(standard(f"payment.{kind}", hold=HOLD))["kind"] == kind
     assert told(standard("payment.disputed", why="fraudulent")) == {"kind": "disputed", "why": "fraudulent", **begins}
+    back: dict[str, Any] = {"amount": 200, "currency": "EUR", "refund_id": "r7", "refund_name": "n4m3"}
+    assert told(standard("payment.refunded", **back)) == {"kind": "refunded", **back, **begins}
+    assert told(standard("payment.refunded")) == {"kind": "refunded", **begins}
+    for unnamed in ({"refund_id": ""}, {"refund_name": ""}):
+        odd: dict[str, Any] = unnamed
+        with pytest.raises(ValidationError, match=next(iter(odd))):
+            standard("payment.refunded", **odd)
     assert standard("payment.pending") is None
     assert standard("v1.x", data=None) is None
 
@@ -125,9 +134,11 @@ REFUND = {
     "object": "refund",
     "amount": 200,
     "charge": "ch_1",
+    "created": CREATED - 9,
     "currency": "eur",
     "metadata": {},
     "payment_intent": "pi_1",
+    "reason": None,
     "status": "succeeded",
 }
 DISPUTE = {
@@ -145,15 +156,24 @@ BEGINS = {"payment_ref": "pi_1", "message": "evt_1", "at": float(CREATED)}
 PAID = BEGINS | {"kind": "succeeded", "hold": HOLD, "amount": 499, "currency": "EUR", "paid_at": float(CREATED)}
 
 
-def stripe(kind: str, about: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, Any]:
+def stripe(
+    kind: str,
+    about: dict[str, Any],
+    before: dict[str, Any] | None = None,
+    *,
+    options: dict[str, Any] | None = None,
+    ahead_s: int = 0,
+    **more: Any,
+) -> dict[str, Any]:
     """What the reader makes of an event of Stripe's, which its own library signs."""
     import stripe as library
 
     data = {"object": about} | ({"previous_attributes": before} if before else {})
     event = {"id": "evt_1", "object": "event", "api_version": "2026-03-25.dahlia", "created": CREATED, "data": data}
-    body = json.dumps(event | {"type": kind})
-    signed = library.WebhookSignature.generate_signature_header(body, "whsec_of_stripe")
-    reader = readers({"stripe": ["whsec_older", "whsec_of_stripe"]})["stripe"]
+    body = json.dumps(event | {"type": kind} | more)
+    at = int(time.time()) + ahead_s
+    signed = library.WebhookSignature.generate_signature_header(body, "whsec_of_stripe", at)
+    reader = readers({"stripe": ["whsec_older", "whsec_of_stripe"]}, stripe=options or {})["stripe"]
     return told(reader.read(body.encode(), {"stripe-signature": signed}))
 
 
@@ -170,10 +190,13 @@ def stripe(kind: str, about: dict[str, Any], before: dict[str, Any] | None = Non
             SESSION | {"payment_intent": None, "payment_status": "no_payment_required", "amount_total": 0},
             PAID | {"payment_ref": "cs_test_a1", "amount": 0, "subtotal": 499},
         ),
-        ("checkout.session.completed", SESSION | {"mode": "setup", "amount_total": None, "amount_subtotal": None}, {}),
+        ("checkout.session.completed", SESSION | {"payment_intent": INTENT | {"status": "requires_capture"}}, {}),
         ("checkout.session.completed", SESSION | {"client_reference_id": None}, {}),
         ("payment_intent.succeeded", INTENT, PAID),
         ("payment_intent.succeeded", INTENT | {"metadata": {}}, {}),
+        ("payment_intent.succeeded", INTENT | {"amount_received": 300}, PAID | {"amount": 300}),  # partly captured
+        ("payment_intent.succeeded", INTENT | {"amount_received": 600}, PAID | {"amount": 600}),  # and more than asked
+        ("payment_intent.amount_capturable_updated", INTENT | {"amount_received": 0}, {}),
         (
             "payment_intent.succeeded",
             INTENT
@@ -206,6 +229,64 @@ def stripe(kind: str, about: dict[str, Any], before: dict[str, Any] | None = Non
 def test_stripes_payments(kind: str, about: dict[str, Any], said: dict[str, Any]) -> None:
     """Whichever object an event is about, the payment has one name, one sum, and what of it is for the goods."""
     assert stripe(kind, about) == said
+
+
+@needs_stripe
+@pytest.mark.parametrize("mode", ["subscription", "setup"])
+@pytest.mark.parametrize("event", ["completed", "async_payment_succeeded", "expired"])
+def test_sessions_that_are_no_payment(mode: str, event: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A subscription that names a hold pays for none: it is ignored, with its name in the log."""
+    caplog.set_level("INFO")
+    assert stripe(f"checkout.session.{event}", SESSION | {"mode": mode, "payment_intent": None}) == {}
+    [line] = caplog.messages
+    assert line == f"the session 'cs_test_a1' of mode '{mode}' pays for no hold: ignored"
+
+
+@needs_stripe
+@pytest.mark.parametrize(
+    ("more", "options", "why"),
+    [
+        ({"livemode": True}, {}, None),
+        ({"livemode": None, "account": None}, {}, None),
+        ({"livemode": False}, {}, "^it is of Stripe's test mode, in which nobody pays; SECKILL_STRIPE_TEST_MODE=true"),
+        ({"livemode": False}, {"test_mode": True}, None),
+        ({"livemode": True}, {"test_mode": True}, None),
+        ({"account": "acct_2"}, {}, "^it is of the account acct_2, and SECKILL_STRIPE_ACCOUNT is not that one$"),
+        ({"account": "acct_2"}, {"account": "acct_1"}, "SECKILL_STRIPE_ACCOUNT"),
+        ({"account": "acct_1"}, {"account": "acct_1"}, None),
+        ({}, {"account": "acct_1"}, None),
+        ({"ahead_s": 310}, {}, "Timestamp is in the future"),
+        ({"ahead_s": 290}, {}, None),
+        ({"ahead_s": -310}, {}, "Timestamp outside the tolerance zone"),
+    ],
+)
+def test_events_of_stripe_that_count_for_nothing(
+    more: dict[str, Any], options: dict[str, Any], why: str | None
+) -> None:
+    """Play money, another account's money, and a clock that is not Stripe's pay for nothing."""
+    for kind, about in (("payment_intent.succeeded", INTENT), ("charge.refunded", CHARGE | {"amount_refunded": 1})):
+        with nullcontext() if why is None else pytest.raises(NotSigned, match=why):
+            assert stripe(kind, about, options=options, **more)
+    assert stripe("customer.created", {}, livemode=False) == {}
+
+
+@needs_stripe
+def test_others_sell_by_the_same_account() -> None:
+    """Where that is so, an event that names neither a hold nor a refund of ours is likely about theirs."""
+    hold, ours = {"metadata": {"hold": HOLD}}, {"metadata": {"seckill": "n4m3"}}
+    given = CHARGE | {"amount_refunded": 1}
+    for kind, about, strange in (
+        ("charge.refunded", given, True),
+        ("charge.refunded", given | hold, False),
+        ("refund.created", REFUND, True),
+        ("refund.created", REFUND | ours, False),
+        ("refund.failed", REFUND | {"status": "failed"}, True),
+        ("charge.dispute.created", DISPUTE, True),
+        ("charge.dispute.created", DISPUTE | hold, False),
+        ("payment_intent.succeeded", INTENT, False),
+    ):
+        assert stripe(kind, about, options={"shared": True}).get("stranger", False) is strange, kind
+        assert "stranger" not in stripe(kind, about)
 
 
 @needs_stripe
@@ -255,20 +336,49 @@ def test_stripes_sums(sums: dict[str, Any], amount: int, currency: str, subtotal
 
 
 @needs_stripe
-def test_stripes_refunds() -> None:
-    """The charge says how much was given back so far; the refund itself counts only if it fails, and once."""
-    part = stripe("charge.refunded", CHARGE | {"amount_refunded": 300}, {"amount_refunded": 100})
-    assert part == BEGINS | {"kind": "refunded", "currency": "EUR", "so_far": 300, "part": True}
-    whole = stripe("charge.refunded", CHARGE | {"amount_refunded": 499, "refunded": True})
-    assert whole == BEGINS | {"kind": "refunded", "currency": "EUR"}
-    for kind in ("refund.created", "refund.updated", "charge.refund.updated"):
-        assert stripe(kind, REFUND | {"status": "pending"}) == stripe(kind, REFUND) == {}
+@pytest.mark.parametrize("event", ["refund.created", "refund.updated", "charge.refund.updated", "refund.failed"])
+def test_stripes_refunds(event: str) -> None:
+    """Each is told by its own name, and by ours if the cashier has asked for it; its status says what became of it."""
+    begins = {"payment_ref": "pi_1", "message": "evt_1", "refund_id": "re_1", "amount": 200, "currency": "EUR"}
+    ours = REFUND | {"metadata": {"seckill": "n4m3", "order": "lamp~1-0"}}
+    for status in ("succeeded", "pending"):
+        made = begins | {"kind": "refunded", "at": CREATED - 9.0}
+        assert stripe(event, REFUND | {"status": status}) == made
+        assert stripe(event, ours | {"status": status}) == made | {"refund_name": "n4m3"}
+        assert stripe(event, REFUND | {"status": status, "created": None})["at"] == CREATED
     failed = REFUND | {"status": "failed", "failure_reason": "lost_or_stolen_card"}
-    said = {"kind": "refund_failed", "message": "re_1", "amount": 200, "currency": "EUR", "why": "lost_or_stolen_card"}
-    for kind in ("refund.failed", "refund.updated", "charge.refund.updated"):
-        assert stripe(kind, failed) == BEGINS | said
-    assert stripe("refund.updated", REFUND | {"status": "canceled"})["why"] == "canceled"
-    assert stripe("refund.failed", failed | {"charge": None, "payment_intent": None}) == {}  # of no payment
+    told_failed = begins | {"kind": "refund_failed", "at": float(CREATED), "why": "lost_or_stolen_card"}
+    assert stripe(event, failed) == told_failed
+    assert stripe(event, ours | failed | {"metadata": ours["metadata"]}) == told_failed | {"refund_name": "n4m3"}
+    assert stripe(event, REFUND | {"status": "canceled"})["why"] == "canceled"
+    for nothing in (
+        {"status": "requires_action"},
+        {"status": None},
+        {"charge": None, "payment_intent": None},
+        {"reason": "expired_uncaptured_charge"},
+    ):
+        assert stripe(event, REFUND | nothing) == {}
+    assert stripe(event, REFUND | {"payment_intent": None})["payment_ref"] == "ch_1"
+
+
+@needs_stripe
+def test_stripes_sum_of_refunds() -> None:
+    """The charge says how much was given back so far: of what was captured, not of what was only reserved."""
+    begins = BEGINS | {"kind": "refunded", "currency": "EUR"}
+    part = stripe("charge.refunded", CHARGE | {"amount_refunded": 300}, {"amount_refunded": 100})
+    assert part == begins | {"so_far": 300}
+    whole = stripe("charge.refunded", CHARGE | {"amount_refunded": 499, "refunded": True})
+    assert whole == begins | {"so_far": 499, "whole": True}
+    partly = CHARGE | {"amount": 999}
+    for back, said in ((500, {}), (700, {"so_far": 200}), (999, {"so_far": 499, "whole": True})):
+        found = stripe("charge.refunded", partly | {"amount_refunded": back, "refunded": back == 999})
+        assert found == (begins | said if said else {})
+    released = CHARGE | {"amount_captured": 0, "captured": False, "amount_refunded": 499, "refunded": True}
+    assert stripe("charge.refunded", released) == {}
+    over = CHARGE | {"amount": 400, "amount_refunded": 100}
+    assert stripe("charge.refunded", over) == begins | {"so_far": 100}
+    with pytest.raises(ValueError, match="^amount_refunded: "):
+        stripe("charge.refunded", CHARGE | {"amount_refunded": None})
 
 
 @needs_stripe
@@ -289,7 +399,7 @@ def test_stripes_refunds() -> None:
 def test_stripes_disputes(event: str, status: str, kind: str) -> None:
     """How a dispute stands says its status, and its own name makes its events one."""
     found = stripe(f"charge.dispute.{event}", DISPUTE | {"status": status})
-    said = {"kind": kind, "message": "du_1", "amount": 499, "currency": "EUR", "why": "fraudulent"}
+    said = {"kind": kind, "refund_id": "du_1", "amount": 499, "currency": "EUR", "why": "fraudulent"}
     assert found == BEGINS | said
 
 
@@ -312,8 +422,10 @@ def test_stripes_minor_units(currency: str, theirs: int, iso: int) -> None:
     sums = {"amount_total": theirs, "amount_subtotal": theirs, "currency": currency}
     found = stripe("checkout.session.completed", SESSION | sums)
     assert (found["amount"], found["subtotal"], found["currency"]) == (iso, iso, currency.upper())
-    part = stripe("charge.refunded", CHARGE | {"amount_refunded": theirs, "currency": currency})
-    assert part["so_far"] == iso
+    charge = CHARGE | {"amount": 2 * theirs, "amount_captured": 2 * theirs, "currency": currency}
+    assert stripe("charge.refunded", charge | {"amount_refunded": theirs})["so_far"] == iso
+    for kind, about in (("refund.created", REFUND), ("charge.dispute.created", DISPUTE)):
+        assert stripe(kind, about | {"amount": theirs, "currency": currency})["amount"] == iso
     units = classes({"stripe": ["whsec_"]})["stripe"].units
     assert units is not None
     assert units.theirs(iso, currency.upper()) == theirs
@@ -321,7 +433,9 @@ def test_stripes_minor_units(currency: str, theirs: int, iso: int) -> None:
 
 @needs_stripe
 def test_an_amount_that_can_not_be() -> None:
-    """Half a shilling is no amount of any price."""
+    """Half a shilling is no amount of any price, and in some currencies nothing is charged."""
+    with pytest.raises(ValueError, match=r"^amount: Stripe doesn't charge in CLF$"):
+        stripe("payment_intent.succeeded", INTENT | {"currency": "clf"})
     with pytest.raises(ValueError, match=r"^amount: 50 is no whole number of UGX's minor unit$"):
         stripe("payment_intent.succeeded", INTENT | {"amount_received": 50, "currency": "ugx"})
 
@@ -425,12 +539,13 @@ def test_alipays_payments(alipay: Callable[..., Report | None]) -> None:
 def test_alipays_refunds(alipay: Callable[..., Report | None]) -> None:
     """A refund is told with the sum so far, which later notices of the trade repeat."""
     back = {"gmt_refund": "2026-11-26 15:59:20.123", "out_biz_no": "r1", "notify_id": "another"}
+    begins = {"kind": "refunded", "payment_ref": NOTICE["trade_no"], "hold": HOLD, "currency": "CNY"}
     part = told(alipay(**back, refund_fee="2.00"))
-    assert (part["kind"], part["so_far"], part["part"], part["at"]) == ("refunded", 200, True, CREATED + 60.123)
-    assert told(alipay(refund_fee="2.00", trade_status="TRADE_FINISHED"))["message"] == part["message"]
+    assert part == begins | {"message": "another", "so_far": 200, "at": CREATED + 60.123}
+    again = told(alipay(refund_fee="2.00", trade_status="TRADE_FINISHED"))
+    assert (again["kind"], again["so_far"], again["message"]) == ("refunded", 200, NOTICE["notify_id"])
     whole = told(alipay(**back, refund_fee="4.99", trade_status="TRADE_CLOSED"))
-    assert whole["kind"] == "refunded"
-    assert whole.keys().isdisjoint({"so_far", "part", "amount"})
+    assert whole == begins | {"message": "another", "so_far": 499, "whole": True, "at": CREATED + 60.123}
 
 
 def test_what_alipay_has_not_signed(alipay: Callable[..., Report | None]) -> None:

@@ -44,6 +44,16 @@ def test_the_files_that_are_named_exist() -> None:
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
+def test_all_tables_are_saved() -> None:
+    """The runbook's backup has each table of the stock in MySQL, and so has the list of what its user may write."""
+    schema = (ROOT / "app" / "stock" / "mysql" / "schema.sql").read_text()
+    tables = set(re.findall(r"^CREATE TABLE (\w+)", schema, re.MULTILINE))
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (saved,) = re.findall(r"^mysqldump (.*?) > ", page, re.MULTILINE | re.DOTALL)
+    (granted,) = re.findall(r"DELETE on the tables (.*?), and for", page.replace("\n", " "))
+    assert set(re.findall(r"seckill_\w+", saved)) == set(re.findall(r"seckill_\w+", granted)) == tables
+
+
 def test_the_tests_that_are_named_exist() -> None:
     """Each test that a page names as evidence exists; one that it defines itself, as an example, is there."""
     files = list((ROOT / "tests").rglob("*.py"))

@@ -1,26 +1,31 @@
 """The provider's list beside the orders: each difference is a line with its cause, and what agrees is none."""
 
-from typing import Any
-
 import pytest
 
-from app.orders import Order, OrderState, Payment, Record
-from app.orders.record import Back, Part
+from app.orders import Order, OrderState, Payment, PaymentRefund, Record, RefundState, Way
 from app.payments.reconcile import Cause, Movement, MovementKind, reconcile
 from app.payments.statement import StatementError, read
 
 CHARGE, REFUND = MovementKind.CHARGE, MovementKind.REFUND
 
 
-def order(*payments: Payment, number: str = "1-0", **fields: Any) -> Order:
-    """An order of 5 euros that has these payments, the first one as the one that counts."""
-    own: dict[str, Any] = {"payment_ref": payments[0].ref if payments else None, "payments": payments}
-    own |= {"price": 500, "currency": "EUR", **fields}
-    record = Record(number, "s" * 32, own.pop("state", OrderState.CONFIRMED), 1, "ann", **own)
+def order(*payments: Payment, number: str = "1-0") -> Order:
+    """An order of 5 euros that has these payments."""
+    record = Record(number, "s" * 32, OrderState.CONFIRMED, 1, "ann", price=500, currency="EUR", payments=payments)
     return Order("lamp", record, None, "i", 1, "b", 100.0)
 
 
-PAID = order(Payment("p", 500))
+def paid(*refunds: tuple[RefundState, int] | tuple[RefundState, int, Way]) -> Order:
+    """An order that is paid, with such refunds."""
+    given = (
+        PaymentRefund(str(n), one[0], one[1], way=one[2] if len(one) > 2 else Way.NOTED)
+        for n, one in enumerate(refunds)
+    )
+    return order(Payment("p", 500, "EUR", refunds=tuple(given)))
+
+
+DUE, GIVEN = RefundState.DUE, RefundState.GIVEN
+PAID = paid()
 CHARGED = Movement("p", CHARGE, 500, "EUR", "ch_1")
 
 
@@ -28,7 +33,7 @@ CHARGED = Movement("p", CHARGE, 500, "EUR", "ch_1")
     ("lines", "orders", "cause"),
     [
         ([CHARGED], [PAID], None),
-        ([CHARGED], [order(Payment("p"))], None),  # nobody told the amount: it is the price
+        ([CHARGED], [order(Payment("p"))], None),  # nobody told the amount
         ([CHARGED, Movement("q", CHARGE, 700, "EUR")], [PAID], Cause.NO_ORDER),
         ([Movement("q", CHARGE, 700, "EUR"), Movement("q", REFUND, 700, "EUR")], [], None),
         ([], [PAID], Cause.NO_PAYMENT),
@@ -37,11 +42,12 @@ CHARGED = Movement("p", CHARGE, 500, "EUR", "ch_1")
         ([CHARGED, CHARGED._replace(name="ch_2")], [PAID], Cause.TWICE),
         ([CHARGED, CHARGED], [PAID], Cause.AMOUNT),
         ([CHARGED, Movement("p", REFUND, 200, "EUR")], [PAID], Cause.GIVEN_BACK_THERE),
-        ([CHARGED, Movement("p", REFUND, 200, "EUR")], [order(Payment("p", 500), back=(Back("p", 0, 200),))], None),
-        ([CHARGED], [order(Payment("p", 500), state=OrderState.REFUNDED, refunded=("p",))], Cause.GIVEN_BACK_HERE),
-        ([CHARGED], [order(Payment("p", 500), state=OrderState.REFUNDED, refunds_due=("p",))], None),
-        ([CHARGED], [order(Payment("p", 500), parts=(Part("a", "p", 100),))], None),
-        ([CHARGED._replace(amount=1000)], [PAID, order(Payment("p", 500), number="2-0")], None),  # one for both
+        ([CHARGED, Movement("p", REFUND, 200, "EUR")], [paid((GIVEN, 200))], None),
+        ([CHARGED], [paid((GIVEN, 500))], Cause.GIVEN_BACK_HERE),
+        ([CHARGED], [paid((GIVEN, 500, Way.ELSEWHERE))], None),  # of which the provider knows nothing
+        ([CHARGED], [paid((DUE, 500))], None),
+        ([CHARGED], [paid((RefundState.BOUNCED, 100), (RefundState.FAILED, 100))], None),
+        ([CHARGED._replace(amount=1000)], [PAID, order(Payment("p", 500, "EUR"), number="2-0")], None),  # one for both
     ],
 )
 def test_each_difference_has_its_cause(lines: list[Movement], orders: list[Order], cause: Cause | None) -> None:
@@ -81,6 +87,45 @@ def test_stripes_itemized_report() -> None:
     ]
     found = [(one.kind, one.amount) for one in read([head, *rows])]
     assert found == [(CHARGE, 49_900), (REFUND, 10_000), (REFUND, -10_000), (MovementKind.DISPUTE, 49_900)]
+
+
+def test_stripes_report_of_an_account_in_another_currency() -> None:
+    """The amounts are those that the buyer paid and got back; the signs are of those in the account's currency."""
+    head = (
+        "reporting_category,gross,currency,payment_intent_id,source_id,customer_facing_amount,customer_facing_currency"
+    )
+    rows = [
+        "charge,459.08,eur,pi_1,ch_1,499.00,usd",
+        "refund,-92.00,eur,pi_1,re_1,100.00,usd",
+        "refund,-9.20,eur,pi_1,re_2,-10.00,usd",
+        "refund_failure,9.20,eur,pi_1,re_2,10.00,usd",
+        "dispute,-3.00,eur,pi_2,du_1,500,jpy",
+        "dispute_reversal,3.00,eur,pi_2,du_1,-500,jpy",
+        "charge,4.99,eur,pi_3,ch_3,,",
+    ]
+    dispute = MovementKind.DISPUTE
+    assert [(one.kind, one.amount, one.currency) for one in read([head, *rows])] == [
+        *((CHARGE, 49_900, "USD"), (REFUND, 10_000, "USD"), (REFUND, 1_000, "USD"), (REFUND, -1_000, "USD")),
+        *((dispute, 500, "JPY"), (dispute, -500, "JPY"), (CHARGE, 499, "EUR")),
+    ]
+    with pytest.raises(StatementError, match="line 2: currency"):
+        list(read([head, "charge,459.08,eur,pi_1,ch_1,499.00,dollars"]))
+
+
+def test_what_was_never_captured_was_not_charged() -> None:
+    """Stripe's report has all that was reserved, and then takes back what was released."""
+    head = "reporting_category,gross,currency,charge_id,payment_intent_id,source_id"
+    rows = ["charge,10.00,eur,ch_1,pi_1,ch_1", "partial_capture_reversal,-4.00,eur,ch_1,pi_1,re_1"]
+    found = list(read([head, *rows]))
+    assert [(one.kind, one.amount) for one in found] == [(CHARGE, 1_000), (CHARGE, -400)]
+    assert not reconcile(found, [order(Payment("pi_1", 600))])
+
+
+def test_what_others_sell_is_left_out() -> None:
+    """A report with the holds has no other product's payments, nor their refunds."""
+    head = "reporting_category,gross,currency,payment_intent_id,source_id,payment_metadata[hold]"
+    rows = ["charge,4.99,eur,pi_1,ch_1,lamp~1", "charge,9.00,eur,pi_2,ch_2,", "refund,-9.00,eur,pi_2,re_2,"]
+    assert [one.payment_ref for one in read([head, *rows])] == ["pi_1"]
 
 
 @pytest.mark.parametrize(

@@ -1,121 +1,171 @@
-"""Money that goes back: in whole, in parts, some units; requested, failed, disputed."""
+"""Money that goes back: what an order becomes by it, and what its events tell.
 
+After each command the sums follow from the events, and the auditor finds nothing wrong.
+"""
+
+from collections import Counter
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
 from app.audit.ledger import Ledger
-from app.cashier.cashier import names
+from app.operator.report import Report
 from app.orders import (
+    NO_UNITS,
     CancelOutcome,
     Event,
     EventKind,
     IncidentOutcome,
+    Order,
     OrderId,
     OrderState,
-    Payment,
+    PaymentRefund,
     Record,
     RefundOutcome,
+    RefundState,
     RequestOutcome,
     Snapshot,
     Units,
     decide,
 )
-from app.orders.commands import Cancel, Confirm, ConfirmOutcome, Incident, OrderCommand, Refund, RequestRefund
+from app.orders.account import PROVIDER
+from app.orders.commands import (
+    Cancel,
+    Confirm,
+    ConfirmOutcome,
+    GivenBack,
+    Incident,
+    OrderCommand,
+    Refund,
+    RequestRefund,
+)
+from app.orders.view import of_order
+from app.payments.reconcile import Movement, MovementKind, Reconciliation
 from app.stock import Level
 
 SECRET = "a" * 32
 ORDER = OrderId("default", "1-0", SECRET)
 PRICE = 500
-
-
-def paid(quantity: int = 3) -> Record:
-    """An order that is paid."""
-    own: dict[str, Any] = {"payment_ref": "p", "payments": (Payment("p", PRICE * quantity),), "events": 2}
-    return Record("1-0", SECRET, OrderState.CONFIRMED, quantity, "ann", price=PRICE, currency="EUR", **own)
-
-
-def held(quantity: int = 3) -> Record:
-    """An order that waits for its payment."""
-    times: dict[str, Any] = {"pay_by_ms": 1_000, "due_ms": 2_000}
-    return Record("1-0", SECRET, OrderState.HELD, quantity, "ann", price=PRICE, currency="EUR", **times)
-
-
-def began(record: Record) -> list[Event]:
-    """The events that led to such an order."""
-    quantity = record.quantity
-    kinds: list[tuple[EventKind, Units, dict[str, Any]]] = [
-        (EventKind.HELD, Units(-quantity, quantity, 0), {"pay_by": 1.0})
-    ]
-    if record.state is OrderState.CONFIRMED:
-        kinds.append((EventKind.CONFIRMED, Units(0, -quantity, quantity), {"payment_ref": "p"}))
-    return [
-        Event(f"0-{n}", kind, ORDER, n, quantity, "ann", None, 1.0, "i", 1, "b", 0, units, facts)
-        for n, (kind, units, facts) in enumerate(kinds, 1)
-    ]
-
-
-def audited(record: Record, events: list[Event]) -> Ledger:
-    """The ledger behind some events of such an order: it finds nothing wrong."""
-    ledger = Ledger()
-    for event in (*began(record), *events):
-        ledger.add(event)
-    units = [sum(one) for one in zip(*(event.units for event in (*began(record), *events)), strict=True)]
-    assert not ledger.compare(Level("default", 9 + units[0], units[2], 9, held=units[1])).violations
-    return ledger
+PAID = 3 * PRICE
+BANK = "the account is closed"
 
 
 class Told:
-    """An order, and what it is told: each decision, the events, and the numbers of the item."""
+    """An order of three units, and what it is told: each decision, the events, and the numbers of the item."""
 
-    def __init__(self, record: Record, stock: int = 5) -> None:
-        self.record, self.stock, self.events, self.number = record, stock, list[Event](), 0
+    def __init__(self, stock: int = 5, **fields: Any) -> None:
+        own: dict[str, Any] = {"pay_by_ms": 1_000, "due_ms": 2_000, "price": PRICE, "currency": "EUR"} | fields
+        self.record = Record("1-0", SECRET, OrderState.HELD, 3, "ann", **own)
+        self.stock, self.events = stock, list[Event]()
+        self.note(EventKind.HELD, self.record, Units(-3, 3), self.record.facts)
 
     def __call__(self, kind: type[Any], *about: Any, **more: Any) -> Any:
         return self.do(kind(*ORDER, *about, **more))
 
     def do(self, command: OrderCommand, at_ms: int = 1_500) -> Any:
-        snapshot = Snapshot(self.stock, 0, records={"1-0": self.record}, now_ms=at_ms)
+        owners = {one.ref: "1-0" for one in self.record.payments}
+        snapshot = Snapshot(self.stock, 0, records={"1-0": self.record}, payments=owners, now_ms=at_ms)
         decisions, changes = decide(snapshot, [command])
         for change in changes:
-            self.number += 1
             self.stock += change.units.stock
             self.record = Record.from_text("1-0", change.after.to_text())
-            own = (change.after.events, change.after.quantity, "ann", None, 1.0, "i", 1, "b", 0, change.units)
-            self.events.append(Event(f"{self.number}-1", change.kind, ORDER, *own, change.facts))
-        return decisions[0].outcome
+            self.note(change.kind, change.after, change.units, change.facts)
+        self.look()
+        return decisions[0].outcome or decisions[0].error
+
+    def note(self, kind: EventKind, after: Record, units: Units, facts: Any) -> None:
+        own = (after.events, after.quantity, "ann", None, 1.0, "i", 1, "b", 0, units)
+        self.events.append(Event(f"{after.events}-1", kind, ORDER, *own, facts))
+
+    def look(self) -> None:
+        """Nothing is wrong with the events, their changes add up, and nothing is owed that is less than nothing."""
+        ledger, moved = Ledger(), Counter[tuple[str, str]]()
+        for event in self.events:
+            ledger.add(event)
+            for one in event.facts.get("changes", ()):
+                moved.update({(one["currency"], name): more for name, more in one.items() if name != "currency"})
+        units = Units(*(sum(some) for some in zip(*(event.units for event in self.events), strict=True)))
+        assert not ledger.compare(Level("default", 9 + units.stock, units.lucky, 9, held=units.held)).violations
+        order = Order("default", self.record, None, "i", 1, "b", 1.0)
+        assert not [one for n in ledger.payments.changed(1) for one in ledger.payments.check(n, order)]
+        sums = self.record.sums.values()
+        assert {name: one for name, one in moved.items() if one} == {
+            (sum_.currency, name): one for sum_ in sums for name, one in list(sum_._asdict().items())[1:-1] if one
+        }
+        assert all(one.owed >= 0 and one.given_back >= 0 for one in sums)
+        owed = {one.name for _, one in self.record.refunds} | {one.ref for one in self.record.payments if one.waits}
+        assert {name.rpartition("\n")[2] for _, name in ledger.payments.owed} == owed
+
+    @property
+    def sums(self) -> tuple[int, int, int]:
+        """What was paid, given back, and is owed."""
+        return self.record.own_sums[1:4]
+
+    @property
+    def owed(self) -> PaymentRefund:
+        """The one refund that is owed."""
+        [(_, one)] = self.record.refunds
+        return one
+
+    def ask(self) -> str:
+        """As the cashier: the provider is about to be asked for what is owed; return its name."""
+        name = self.owed.name
+        assert self(RequestRefund, name, "the cashier") == RequestOutcome.REQUESTED
+        return name
+
+    def give(self, name: str, refund_id: str, **more: Any) -> Any:
+        """As the cashier: the provider has said yes."""
+        return self(GivenBack, "p", "the cashier", name=name, refund_id=refund_id, **more)
+
+    def hear(self, amount: int | None = None, **more: Any) -> Any:
+        """A callback about money that went back."""
+        return self(GivenBack, "p", PROVIDER, amount, **more)
+
+    def bounce(self, **more: Any) -> Any:
+        """A callback: the money came back to the shop."""
+        return self(Incident, EventKind.REFUND_FAILED, "p", why=BANK, by=PROVIDER, **more)
+
+
+def paid() -> Told:
+    """An order that is paid."""
+    told = Told()
+    assert told(Confirm, "p", PAID, "EUR") == ConfirmOutcome.CONFIRMED
+    return told
 
 
 def test_parts_add_up_and_end_the_order() -> None:
     """Parts of a payment are noted each, once by name; the one with which all is given back ends the order."""
-    told = Told(paid())
-    assert told(Refund, False, "p", amount=500, message="a") == RefundOutcome.PARTLY_REFUNDED
-    assert told(Refund, False, "p", amount=500, message="a") == RefundOutcome.PARTLY_REFUNDED
-    assert told.record.amount_refunded == 500 and len(told.events) == 1
-    assert told(Refund, False, "p", amount=1_000, message="b") == RefundOutcome.REFUNDED
-    assert told.record.state == OrderState.REFUNDED and told.record.amount_refunded == 1_500
+    told = paid()
+    for _ in range(2):
+        assert told(Refund, False, "p", amount=500, message="a") == RefundOutcome.PARTLY_REFUNDED
+    assert (told.sums, len(told.events)) == ((PAID, 500, 0), 3)
+    assert told(Refund, False, "p", amount=1_001, message="b") == RefundOutcome.TOO_MUCH
+    for _ in range(2):
+        assert told(Refund, False, "p", amount=1_000, message="b") == RefundOutcome.REFUNDED
+    assert (told.record.state, told.sums) == (OrderState.REFUNDED, (PAID, PAID, 0))
+    assert (told.events[-1].facts["about"], told.events[-1].facts["amount"]) == ("order", 1_000)
 
 
 def test_a_provider_that_tells_sums_is_heard_once() -> None:
     """A sum that the provider tells has what was noted here in it, in any order; whole is whole."""
-    told = Told(paid())
+    told = paid()
     told(Refund, False, "p", amount=400, message="ours")
-    assert told(Refund, False, "p", so_far=400) == RefundOutcome.PARTLY_REFUNDED
-    told(Refund, False, "p", so_far=700)
-    told(Refund, False, "p", so_far=600)  # a late one
-    assert told.record.amount_refunded == 700
-    assert [one.facts["amount"] for one in told.events] == [400, 300]
-    assert told(Refund, False, "p", so_far=1_500) == RefundOutcome.REFUNDED
+    told.hear(so_far=400, at=1.0)
+    told.hear(so_far=700, at=3.0)
+    told.hear(so_far=600, at=2.0)
+    assert told.sums == (PAID, 700, 0)
+    assert [one.facts["amount"] for one in told.events if one.kind is EventKind.REFUNDED] == [400, 300]
+    assert told.hear(whole=True, at=4.0) == RefundOutcome.REFUNDED
+    assert told.record.state is OrderState.REFUNDED
 
 
 def test_some_units_go_back_with_their_price() -> None:
     """Two units of three are refunded, and sold again; the third one stays with its buyer."""
-    told = Told(paid())
-    assert told(Refund, True, units=2, message="a") == RefundOutcome.PARTLY_REFUNDED
-    assert told(Refund, True, units=2, message="a") == RefundOutcome.PARTLY_REFUNDED
+    told = paid()
+    for _ in range(2):
+        assert told(Refund, True, units=2, message="a") == RefundOutcome.PARTLY_REFUNDED
     assert (told.record.quantity, told.record.state, told.stock) == (1, OrderState.CONFIRMED, 7)
-    assert told.record.amount_refunded == 2 * PRICE
+    assert told.sums == (PAID, 2 * PRICE, 0)
     assert told(Refund, True, units=2, message="b") == RefundOutcome.TOO_MUCH
     assert told(Refund, True, units=1, message="c") == RefundOutcome.REFUNDED
     assert (told.record.quantity, told.record.state, told.stock) == (1, OrderState.REFUNDED, 8)
@@ -123,9 +173,9 @@ def test_some_units_go_back_with_their_price() -> None:
 
 def test_some_units_of_a_hold_are_cancelled() -> None:
     """The others stay held until the same deadline, and their price is what is to be paid."""
-    told = Told(held())
-    assert told(Cancel, units=1, message="a") == CancelOutcome.PARTLY_CANCELLED
-    assert told(Cancel, units=1, message="a") == CancelOutcome.PARTLY_CANCELLED
+    told = Told()
+    for _ in range(2):
+        assert told(Cancel, units=1, message="a") == CancelOutcome.PARTLY_CANCELLED
     assert (told.record.quantity, told.record.due_ms, told.stock) == (2, 2_000, 6)
     assert told(Cancel, units=3, message="b") == CancelOutcome.TOO_MUCH
     assert told(Confirm, "p", 2 * PRICE, "EUR") == ConfirmOutcome.CONFIRMED
@@ -133,292 +183,240 @@ def test_some_units_of_a_hold_are_cancelled() -> None:
 
 def test_tax_and_discounts_are_no_wrong_amount() -> None:
     """What is compared with the price is what was paid for the units."""
-    told = Told(held())
+    told = Told()
     assert told(Confirm, "p", 1_785, "EUR", subtotal=1_499) == ConfirmOutcome.AMOUNT_MISMATCH
     assert told(Confirm, "p", 1_785, "EUR", subtotal=1_500) == ConfirmOutcome.CONFIRMED
-    assert told.record.amount == 1_785 and not told.record.needs_attention
+    assert told.sums == (1_785, 0, 0) and not told.record.needs_attention
+
+
+def test_a_payment_that_is_told_otherwise_counts_once() -> None:
+    """A wrong amount, then another currency, and then rightly: what was told before is taken off its sums."""
+    told = Told()
+    for amount, currency in ((499, "EUR"), (PAID, "USD")):
+        assert told(Confirm, "p", amount, currency) == ConfirmOutcome.AMOUNT_MISMATCH
+    assert told.events[-1].facts["changes"] == [{"currency": "USD", "paid": PAID}, {"currency": "EUR", "paid": -499}]
+    assert told(Confirm, "p", PAID, "EUR") == ConfirmOutcome.CONFIRMED
+    assert (list(told.record.sums), told.sums) == (["EUR"], (PAID, 0, 0))
 
 
 def test_a_payment_in_time_that_was_told_late_says_so() -> None:
     """It takes a unit if there is one; else it is owed, with the moment at which it was made."""
-    expired = held()._replace(state=OrderState.EXPIRED)
-    told = Told(expired, stock=0)
-    assert told.do(Confirm(*ORDER, "p", 1_500, paid_at=1.2), at_ms=9_000) == ConfirmOutcome.REFUND_DUE
-    assert told.events[0].facts["in_time"] is True
-    told = Told(expired, stock=0)
-    told.do(Confirm(*ORDER, "p", 1_500, paid_at=2.5), at_ms=9_000)
-    assert told.events[0].facts["in_time"] is False
-    told = Told(expired)
-    assert told.do(Confirm(*ORDER, "p", 1_500, paid_at=1.2), at_ms=9_000) == ConfirmOutcome.CONFIRMED
+    expired = {"1-0": Told().record._replace(state=OrderState.EXPIRED)}
+    for stock, paid_at, in_time in ((0, 1.2, True), (0, 2.5, False), (3, 1.2, None)):
+        snapshot = Snapshot(stock, 0, records=expired, now_ms=9_000)
+        [decision], [change] = decide(snapshot, [Confirm(*ORDER, "p", PAID, paid_at=paid_at)])
+        assert decision.outcome == (ConfirmOutcome.CONFIRMED if stock else ConfirmOutcome.REFUND_DUE)
+        assert change.facts.get("in_time") is in_time
 
 
-def test_a_refund_is_requested_once_and_may_fail() -> None:
-    """The request is an event; a failed one waits for an operator, and the next request is another event."""
-    told = Told(paid())
-    assert told(RequestRefund, "p") == RequestOutcome.NOTHING_DUE
-    assert told(Refund, False, later=True) == RefundOutcome.REFUNDED
-    assert told.record.refunds_due == ("p",) and not told.record.refunded
-    assert told(RequestRefund, "p") == RequestOutcome.REQUESTED
-    assert told(RequestRefund, "p") == RequestOutcome.ALREADY_REQUESTED
-    first = told.record.requested
-    assert told(Incident, EventKind.REFUND_FAILED, "p", why="no money") == IncidentOutcome.NOTED
-    assert told.record.failed == ("p",) and not told.record.requested and told.record.refunds_due == ("p",)
-    assert told(RequestRefund, "p", by="ann") == RequestOutcome.REQUESTED
-    assert told.record.requested != first
-    assert told(Refund, False, "p") == RefundOutcome.REFUNDED
-    assert told.record.refunded == ("p",) and not told.record.needs_attention and not told.record.requested
+LATER: list[dict[str, Any]] = [
+    {"payment_ref": "p", "amount": 500},
+    {"units": 1},
+    {"payment_ref": "p", "amount": PAID},
+    {},
+]
 
 
-def test_a_refund_that_fails_later_is_owed_again() -> None:
-    """The bank sends the money back to the shop: the payment is due once more, and stays so until somebody looks."""
-    told = Told(paid())
-    told(Refund, False, "p")
-    assert told(Incident, EventKind.REFUND_FAILED, "p", message="re_1") == IncidentOutcome.NOTED
-    assert told(Incident, EventKind.REFUND_FAILED, "p", message="re_1") == IncidentOutcome.ALREADY_NOTED
-    assert told.record.refunds_due == ("p",) and told.record.needs_attention
+@pytest.mark.parametrize("wish", LATER)
+def test_what_came_back_is_asked_for_under_another_name(wish: dict[str, Any]) -> None:
+    """A part, the price of a unit, or all of it: it is owed again and waits for an operator, who has it tried again."""
+    told = paid()
+    told(Refund, False, later=True, message="a", **wish)
+    assert told(RequestRefund, "another") == RequestOutcome.NOTHING_DUE
+    amount, first = told.owed.amount or 0, told.ask()
+    assert told(RequestRefund, first) == RequestOutcome.ALREADY_REQUESTED
+    told.give(first, "re_1", amount=amount)
+    assert told.sums == (PAID, amount, 0) and not told.record.needs_attention
+    for _ in range(2):
+        told.bounce(amount=amount, refund_id="re_1")
+        assert told.sums == (PAID, 0, amount) and told.owed.state is RefundState.FAILED
+    assert told(RequestRefund, told.owed.name) == RequestOutcome.NOTHING_DUE  # not before an operator has looked
+    assert told(RequestRefund, told.owed.name, "ann", again=True) == RequestOutcome.REQUESTED
+    second = told.ask()
+    assert second != first
+    told.give(second, "re_2", amount=amount)
+    assert told.sums == (PAID, amount, 0) and not told.record.needs_attention
 
 
-def test_a_part_that_fails_when_all_was_given_back_is_the_payment() -> None:
-    """All of it is due again: the event says so, and who follows the events finds nothing wrong."""
-    told = Told(paid())
-    told(Refund, False, "p", amount=3 * PRICE, message="P", later=True)
-    told(Refund, False, "p", of_part="P")
+BY_HAND: list[OrderCommand] = [
+    Refund(*ORDER, False, "p", "ann", 500, message="noted"),
+    Refund(*ORDER, False, "p", "ann", 500, message="by bank", elsewhere=True),
+    GivenBack(*ORDER, "p", PROVIDER, 500, refund_id="re_9"),
+    GivenBack(*ORDER, "p", PROVIDER, 500, notice="without an id"),
+    GivenBack(*ORDER, "p", PROVIDER, so_far=500, at=9.0),
+]
+
+
+@pytest.mark.parametrize("state", [RefundState.DUE, RefundState.FAILED])
+@pytest.mark.parametrize("command", BY_HAND)
+def test_what_was_given_by_hand_is_owed_no_more(command: OrderCommand, state: RefundState) -> None:
+    """Noted, given by bank, or told from the dashboard: the part that was owed is settled, and nobody asks for it."""
+    told = paid()
+    told(Refund, False, "p", amount=500, message="a", later=True)
+    name = told.owed.name
+    if state is RefundState.FAILED:
+        refused = {"name": told.ask(), "why": "no balance", "by": "the cashier"}
+        assert told(Incident, EventKind.REFUND_FAILED, "p", **refused) == IncidentOutcome.NOTED
+        name = told.owed.name
+    told.do(command)
+    assert told.sums == (PAID, 500, 0)
+    for again in (False, True):
+        assert told(RequestRefund, name, again=again) == RequestOutcome.NOTHING_DUE
+
+
+def test_a_refund_by_name_settles_that_one() -> None:
+    """Of two that are owed, the one that is named."""
+    told = paid()
+    for name in ("a", "b"):
+        told(Refund, False, "p", amount=200, message=name, later=True)
+    first, second = [one.name for _, one in told.record.refunds]
+    assert told(Refund, False, name=second, amount=201) == RefundOutcome.TOO_MUCH
+    assert told(Refund, False, name=second) == RefundOutcome.PARTLY_REFUNDED
+    assert (told.owed.name, told.sums) == (first, (PAID, 200, 200))
+
+
+def test_what_went_elsewhere_is_beside_what_the_provider_gives() -> None:
+    """By bank 5.00, and at the provider 7.00, however it tells that: 12.00 went back."""
+    for more in ({"amount": 700, "refund_id": "re_1"}, {"so_far": 700}):
+        told = paid()
+        told(Refund, False, "p", amount=500, message="a", elsewhere=True)
+        told.hear(**more)
+        assert told.sums == (PAID, 1_200, 0)
+
+
+@pytest.mark.parametrize("by_hand", [{"amount": 800, "refund_id": "re_9"}, {"so_far": PAID, "at": 9.0}, None])
+def test_by_hand_after_a_refund_that_came_back(by_hand: dict[str, Any] | None) -> None:
+    """The rest, which came back, is given once more in the dashboard, or noted: nothing is owed any more."""
+    told = paid()
+    told.hear(700, refund_id="re_1", at=1.0)
+    told.hear(800, refund_id="re_2", at=2.0)
     assert told.record.state is OrderState.REFUNDED
-    assert told(Incident, EventKind.REFUND_FAILED, "p", name="P") == IncidentOutcome.NOTED
-    assert (told.record.refunds_due, told.record.parts) == (("p",), ())
-    assert "part" not in told.events[-1].facts
-    assert told(Refund, False, "p") == RefundOutcome.REFUNDED
+    told.bounce(amount=800, refund_id="re_2", at=3.0)
+    assert told.sums == (PAID, 700, 800)
+    if by_hand is None:
+        told(Refund, False, "p", "ann", 800, message="by hand")
+    else:
+        told.hear(**by_hand)
+    assert told.sums == (PAID, PAID, 0) and not told.record.needs_attention
 
 
-def test_parts_that_are_due() -> None:
-    """A part waits to be given back under its name; no more is due than was paid, and its end is noted once."""
-    told = Told(paid())
-    assert told(Refund, False, "p", amount=1_000, message="a", later=True) == RefundOutcome.PARTLY_REFUNDED
-    assert told(Refund, False, "p", amount=501, message="b", later=True) == RefundOutcome.TOO_MUCH
-    assert told(RequestRefund, "a") == RequestOutcome.REQUESTED
-    assert told.record.needs_attention
-    told(Refund, False, "p", so_far=1_000)  # the provider's notice is quicker than its answer
-    assert told.record.parts_due
-    assert told(Refund, False, of_part="a") == RefundOutcome.PARTLY_REFUNDED
-    assert told.record.amount_refunded == 1_000 and not told.record.needs_attention
-
-
-def test_what_cost_nothing_is_not_given_back() -> None:
-    """A payment of nothing that came late is noted as given back when it is its turn: no provider is asked."""
-    told = Told(held()._replace(state=OrderState.CANCELLED))
-    assert told(Confirm, "free", 0, "EUR") == ConfirmOutcome.REFUND_DUE
-    assert told(RequestRefund, "free") == RequestOutcome.NOTHING_DUE
-    assert told.record.refunded == ("free",) and not told.record.needs_attention
+@pytest.mark.parametrize("first", ["callback", "cashier"])
+def test_one_movement_is_one_event(first: str) -> None:
+    """The provider's callback and the cashier tell of one refund, one after the other: its amount is told once."""
+    told = paid()
+    told(Refund, False, "p", amount=500, message="a", later=True)
+    name = told.ask()
+    ways = [lambda: told.hear(500, refund_id="re_1"), lambda: told.give(name, "re_1", amount=500)]
+    for way in ways if first == "callback" else reversed(ways):
+        way()
+    back = [one.facts for one in told.events if one.kind is EventKind.REFUNDED]
+    assert [(one["amount"], one["changes"]) for one in back] == [
+        (500, [{"currency": "EUR", "given_back": 500, "owed": -500}])
+    ]
 
 
 def test_a_dispute_is_open_until_it_is_closed() -> None:
     """An order with a disputed payment needs attention; a notice that comes late opens nothing again."""
-    told = Told(paid())
-    assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.NOTED
-    assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.ALREADY_NOTED
-    assert told.record.needs_attention and told.record.disputed == ("p",)
-    told(Incident, EventKind.DISPUTED, "p", 100, message="dp2")
-    assert told(Incident, EventKind.DISPUTE_WON, "p", message="dp") == IncidentOutcome.NOTED
-    assert told.record.needs_attention and told.record.disputed == ("p",)  # the other one is still open
+    told = paid()
+    for outcome in (IncidentOutcome.NOTED, IncidentOutcome.ALREADY_NOTED):
+        assert told(Incident, EventKind.DISPUTED, "p", 1_000, refund_id="dp") == outcome
+    told(Incident, EventKind.DISPUTED, "p", 100, refund_id="dp2")
+    assert told.record.needs_attention and told.record.own_sums.disputed == 1_100
+    assert told(Incident, EventKind.DISPUTE_WON, "p", refund_id="dp") == IncidentOutcome.NOTED
+    assert told.record.needs_attention and told.record.own_sums.disputed == 100
     told(Incident, EventKind.DISPUTE_LOST, "p", message="a notice of a provider that names no dispute")
-    assert told(Incident, EventKind.DISPUTED, "p", 1_500, message="dp") == IncidentOutcome.ALREADY_NOTED
-    assert not told.record.needs_attention
+    assert told(Incident, EventKind.DISPUTED, "p", 1_000, refund_id="dp") == IncidentOutcome.ALREADY_NOTED
+    assert told.sums == (PAID, 100, 0) and not told.record.needs_attention
 
 
-def test_a_sale_of_an_earlier_release_knows_no_parts() -> None:
-    """What the release that began it could not read is refused; parts that were given back are told by its events."""
-    steps: Any = (("held", 1, 0, "", {}), ("confirmed", 2, 0, "", {"payment_ref": "p", "amount": 1_500}))
-    told = Told(paid()._replace(steps=steps))
-    for command in (
-        Refund(*ORDER, True, units=1, message="a"),
-        Refund(*ORDER, True, later=True),
-        RequestRefund(*ORDER, "p"),
-        Incident(*ORDER, EventKind.DISPUTED, "p"),
-    ):
-        assert told.do(command) is None
-    assert not told.events
-    told(Refund, False, "p", so_far=400)
-    told(Refund, False, "p", so_far=600)
-    told(Refund, False, "p", amount=100, message="m")
-    assert [one.facts["given_back"] for one in told.events] == [400, 600, 700]
-    assert told(Refund, False, "p", so_far=1_500) == RefundOutcome.REFUNDED
+def test_a_lost_dispute_is_one_event() -> None:
+    """The bank has taken all of the payment: that ends the order, and is told once."""
+    told = paid()
+    told(Incident, EventKind.DISPUTED, "p", refund_id="dp")
+    told(Incident, EventKind.DISPUTE_LOST, "p", PAID, refund_id="dp")
+    assert (told.record.state, told.sums) == (OrderState.REFUNDED, (PAID, PAID, 0))
+    assert [(one.kind, one.facts["about"]) for one in told.events[2:]] == [
+        (EventKind.DISPUTED, "payment"),
+        (EventKind.DISPUTE_LOST, "order"),
+    ]
 
 
-NAMES = st.sampled_from(["a", "b", "c"])
-AMOUNTS = st.sampled_from([1, 499, 500, 1_000, 1_500, 2_000])
-ABOUT = st.sampled_from([None, "p", "q"])
-COMMANDS = st.lists(
-    st.one_of(
-        st.builds(
-            lambda ref, amount, units, name, restock, later: Refund(
-                *ORDER, restock, ref, amount=amount, units=units, message=name, later=later
-            ),
-            ABOUT,
-            st.none() | AMOUNTS,
-            st.none() | st.integers(1, 4),
-            NAMES,
-            st.booleans(),
-            st.booleans(),
-        ),
-        st.builds(lambda ref, total: Refund(*ORDER, False, ref, so_far=total), st.sampled_from(["p", "q"]), AMOUNTS),
-        st.builds(lambda name: RequestRefund(*ORDER, name), st.sampled_from(["p", "q", "a", "b"])),
-        st.builds(lambda ref: Confirm(*ORDER, ref, 1_500, "EUR"), st.sampled_from(["p", "q"])),
-        st.builds(
-            lambda kind, ref, name: Incident(*ORDER, kind, ref, message=name),
-            st.sampled_from([EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.REFUND_FAILED]),
-            st.sampled_from(["p", "q"]),
-            st.none() | NAMES,
-        ),
-        st.builds(lambda units, name: Cancel(*ORDER, units=units, message=name), st.integers(1, 4), NAMES),
-    ),
-    max_size=12,
-)
+def test_a_payment_in_another_currency_goes_back_in_its_own() -> None:
+    """The provider says an amount and no currency: it is the payment's, so that it is settled, and told once."""
+    told = Told()
+    assert told(Confirm, "x", 19_900, "XTS") == ConfirmOutcome.AMOUNT_MISMATCH
+    told(Confirm, "p", PAID, "EUR")
+    assert told.record.sums["XTS"].owed == 19_900
+    for outcome in (RefundOutcome.REFUNDED, RefundOutcome.ALREADY_REFUNDED):
+        assert told(GivenBack, "x", PROVIDER, 19_900, notice="m") == outcome
+    assert told.record.sums["XTS"][1:4] == (19_900, 19_900, 0) and not told.record.needs_attention
+    assert told.sums == (PAID, 0, 0)
+    [facts] = [one.facts for one in told.events if one.kind is EventKind.REFUNDED]
+    assert (facts["currency"], facts["amount"], facts["about"]) == ("XTS", 19_900, "payment")
 
 
-@given(commands=COMMANDS, waits=st.booleans())
-def test_no_unit_and_no_payment_is_in_two_places(commands: list[OrderCommand], waits: bool) -> None:
-    """Whatever is told in whatever order: units and money are where the events say, once."""
-    told = Told(held() if waits else paid())
-    there = told.stock
-    for command in commands:
-        before = told.record
-        told.do(command)
-        record = told.record
-        assert len({*record.refunds_due, *record.refunded}) == len(record.refunds_due) + len(record.refunded)
-        if record.state is OrderState.CONFIRMED:
-            assert record.payment_ref not in record.refunded
-        assert record.quantity > 0
-        assert record.events - before.events <= 3
-        assert all(one.amount is None or one.amount > 0 for one in record.requested)
-        assert {one.name for one in record.requested} <= {*record.refunds_due, *record.parts_due}
-        for payment in record.payments:
-            if payment.amount is not None and payment.ref in record.refunded:
-                assert not [one for one in record.parts if one.ref == payment.ref]
-    ledger = audited(held() if waits else paid(), told.events)
-    assert there + sum(one.units.stock for one in told.events) == told.stock
-    record = told.record
-    due = {*record.refunds_due, *record.parts_due}
-    assert {name for _, name in ledger.payments.owed} >= due
+def test_what_is_told_in_another_currency_is_only_told() -> None:
+    """However much it is, it can't be compared with what was paid: it has a sum of its own."""
+    told = paid()
+    assert told.hear(5_000, currency="JPY", refund_id="re_1") == RefundOutcome.PARTLY_REFUNDED
+    assert (told.sums, told.record.sums["JPY"].given_back) == ((PAID, 0, 0), 5_000)
+    assert (told.events[-1].facts["amount"], told.events[-1].facts["currency"]) == (5_000, "JPY")
 
 
-class Bank:
-    """A provider: what it has given back of the payment, and the notices that it has still to send."""
-
-    def __init__(self, paid: int) -> None:
-        self.paid = paid
-        self.made: dict[str, list[Any]] = {}  # by key: amount, whether it lasts
-        self.notices: list[tuple[str, int, str, float]] = []
-        self.now = 0.0
-
-    @property
-    def back(self) -> int:
-        return sum(amount for amount, lasts in self.made.values() if lasts)
-
-    def give_back(self, key: str, amount: int | None) -> bool:
-        left = self.paid - self.back
-        amount = left if amount is None else amount
-        if not 0 < amount <= left:
-            return False
-        self.made[key] = [amount, True]
-        self.tell("so far", self.back, key)
-        return True
-
-    def lose(self, at: int) -> None:
-        """One of the refunds comes back from the payer's bank."""
-        lasting = [key for key, (_, lasts) in self.made.items() if lasts]
-        if lasting:
-            key = lasting[at % len(lasting)]
-            self.made[key][1] = False
-            self.tell("failed", self.made[key][0], key)
-
-    def tell(self, what: str, amount: int, key: str) -> None:
-        self.now += 1
-        self.notices.append((what, amount, key, self.now))
+def test_a_part_of_a_wrong_payment_is_owed_while_its_order_is_held() -> None:
+    """It is paid too little; some of it is to go back, and then all that is left. The buyer may still pay."""
+    told = Told()
+    told(Confirm, "w", 300, "EUR")
+    assert told(Refund, False, "w", amount=200, message="a", later=True) == RefundOutcome.PARTLY_REFUNDED
+    assert told(Refund, False, "w", message="b", later=True) == RefundOutcome.PARTLY_REFUNDED
+    assert (told.record.state, told.sums) == (OrderState.HELD, (300, 0, 300))
+    assert told(Confirm, "p", PAID, "EUR") == ConfirmOutcome.CONFIRMED
+    assert told.sums == (PAID + 300, 0, 300)
 
 
-def hear(told: Told, bank: Bank, at: int, again: bool) -> None:
-    """One of the notices comes, perhaps not for the last time."""
-    if not bank.notices:
-        return
-    notice = bank.notices[at % len(bank.notices)]
-    what, amount, key, written_at = notice
-    if not again:
-        bank.notices.remove(notice)
-    if what == "failed":
-        told(Incident, EventKind.REFUND_FAILED, "p", amount, "EUR", f"{key} failed", "returned", at=written_at)
-        return
-    said: dict[str, Any] = {"so_far": amount, "part": True} if amount < bank.paid else {}
-    told(Refund, False, "p", message=f"{key} {amount}", notice=True, at=written_at, **said)
+def test_no_more_is_owed_than_there_is() -> None:
+    """Of a payment whose amount nobody has said a part is noted: less is not owed than nothing."""
+    told = Told()
+    told(Cancel)
+    assert told(Confirm, "p") == ConfirmOutcome.REFUND_DUE
+    assert told(Refund, False, "p", amount=250, message="a") == RefundOutcome.PARTLY_REFUNDED
+    assert told.sums == (250, 250, 0) and told.record.own_sums.unknown
+    told = paid()
+    told(Refund, False, "p", amount=1_000, message="a", later=True)
+    assert told(Refund, False, "p", amount=501, message="b", later=True) == RefundOutcome.TOO_MUCH
 
 
-def work(told: Told, bank: Bank, loses_answer: bool) -> None:
-    """The cashier does what is due, if no answer is lost."""
-    for name in names(told.record):
-        if name in told.record.failed:
-            continue
-        told(RequestRefund, name)
-        request = next((one for one in told.record.requested if one.name == name), None)
-        if request is None:
-            continue
-        key = f"{request.event}"
-        made = key in bank.made or bank.give_back(key, request.amount)
-        if loses_answer:
-            return
-        if made and bank.made[key][1]:
-            told(Refund, False, "p", **({} if name == "p" else {"of_part": name}))
-        else:
-            why: dict[str, Any] = {"request": request.event, "by": "cashier", "why": "no"}
-            told(Incident, EventKind.REFUND_FAILED, "p", name=None if name == "p" else name, **why)
+def test_a_part_of_an_amount_that_nobody_told_is_never_all() -> None:
+    """Without a price, and confirmed without an amount, no amount is known to be the whole."""
+    told = Told(price=None, currency=None)
+    assert told(Confirm, "p") == ConfirmOutcome.CONFIRMED
+    assert told.hear(499, refund_id="re_1") == RefundOutcome.PARTLY_REFUNDED
+    assert told.hear(whole=True) == RefundOutcome.REFUNDED
+    assert told.record.state is OrderState.REFUNDED
 
 
-ACTS = st.lists(
-    st.one_of(
-        st.tuples(st.just("later"), AMOUNTS | st.none(), NAMES),
-        st.tuples(st.just("units"), st.integers(1, 3), NAMES),
-        st.tuples(st.just("work"), st.booleans(), st.none()),
-        st.tuples(st.just("hear"), st.integers(0, 9), st.booleans()),
-        st.tuples(st.just("lose"), st.integers(0, 9), st.none()),
-        st.tuples(st.just("dashboard"), AMOUNTS | st.none(), NAMES),
-        st.tuples(st.just("retry"), st.none(), st.none()),
-    ),
-    max_size=14,
-)
+def test_order_report_and_reconciliation_say_the_same() -> None:
+    """The shop has confirmed without an amount, which is the price, and had a part given back."""
+    told = Told()
+    told(Confirm, "p")
+    told(Refund, False, "p", amount=400, message="a")
+    told(Refund, False, "p", amount=100, message="b", later=True)
+    order = Order("default", told.record, None, "i", 1, "b", 100.0)
+    report, books = Report(), Reconciliation()
+    report.add(order)
+    books.add_order(order)
+    books.add_movement(Movement("p", MovementKind.CHARGE, PAID, "EUR", "ch"))
+    books.add_movement(Movement("p", MovementKind.REFUND, 400, "EUR", "re"))
+    assert not list(books.differences())
+    expected = {"paid": PAID, "given_back": 400, "owed": 100, "kept": 1_100}
+    for said in (of_order(order), report.told["total"]["money"]["EUR"], books.totals["EUR"].told):
+        assert said.items() >= expected.items()
 
 
-@given(acts=ACTS)
-def test_the_provider_and_the_books_agree_or_somebody_is_asked(acts: list[Any]) -> None:  # noqa: PLR0912
-    """Whatever is given back, here or there, fails later, is told late, twice or in another order."""
-    told, bank = Told(paid()), Bank(3 * PRICE)
-    for what, one, two in acts:
-        match what:
-            case "later":
-                part = {} if one is None else {"amount": one, "message": f"later {two}", "payment_ref": "p"}
-                told(Refund, True, later=True, **part)
-            case "units":
-                told(Refund, True, units=one, message=f"units {two}", later=True)
-            case "work":
-                work(told, bank, loses_answer=one)
-            case "hear":
-                hear(told, bank, one, again=two)
-            case "lose":
-                bank.lose(one)
-            case "dashboard":
-                bank.give_back(f"dashboard {two} {len(bank.made)}", one)
-            case "retry":
-                for name in told.record.failed:
-                    told(RequestRefund, name, by="ann")
-    for _ in range(len(bank.notices)):
-        hear(told, bank, 0, again=False)
-    for _ in range(4):
-        work(told, bank, loses_answer=False)
-        for _ in range(len(bank.notices)):
-            hear(told, bank, 0, again=False)
-    assert bank.back <= bank.paid
-    record = told.record
-    assert record.needs_attention or record.amount_refunded == bank.back, (record, bank.made)
-    if all(one.kind is not EventKind.REFUND_FAILED for one in told.events):
-        assert not record.needs_attention
-    if not record.needs_attention and bank.back == bank.paid:
-        assert record.state is OrderState.REFUNDED
-    ledger = audited(paid(), told.events)
-    assert bool(ledger.payments.owed) == bool(record.refunds_due or record.parts_due)
+def test_what_cost_nothing_is_not_given_back() -> None:
+    """A payment of nothing that came late is not owed: no provider is asked, and nobody has to look."""
+    told = Told()
+    told(Cancel)
+    assert told(Confirm, "free", 0, "EUR") == ConfirmOutcome.REFUND_DUE
+    assert not list(told.record.refunds) and not told.record.needs_attention
+    assert told.events[-1].units == NO_UNITS

@@ -391,6 +391,16 @@ def test_a_start_long_ago_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert doubtful(load()) == []
 
 
+def test_play_money_is_said_to_be_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stripe's test mode is wanted by name, and said at each start; its other options go the same way."""
+    assert load().stripe_options == {"test_mode": False, "account": "", "shared": False}
+    for name, value in (("TEST_MODE", "true"), ("ACCOUNT", "acct_1A2b"), ("SHARED", "true")):
+        monkeypatch.setenv(f"SECKILL_STRIPE_{name}", value)
+    assert load().stripe_options == {"test_mode": True, "account": "acct_1A2b", "shared": True}
+    assert doubtful(load()) == ["SECKILL_STRIPE_TEST_MODE is on: play money pays for orders"]
+    assert refusal(monkeypatch, {"SECKILL_STRIPE_ACCOUNT": "1A2b"}).startswith("SECKILL_STRIPE_ACCOUNT: ")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
