@@ -117,6 +117,10 @@ def _give_named(payment: Payment, known: PaymentRefund, given: Given, fresh: Nam
 
 def _give_so_far(payment: Payment, given: Given, fresh: Names) -> Payment:
     """A sum of all that went back at a moment: what is in it beyond the refunds that are known is new."""
+    if given.so_far is None and given.way is not Way.PROVIDER:  # a person's "all" is in every currency
+        for one in payment.open:
+            if one.currency is not None:
+                payment = payment.having(_as_given(one, given._replace(id=None), one.amount))
     total = payment.amount if given.so_far is None else given.so_far
     bounced = [one for one in payment.refunds if _may_be_in(one, given.at)] if given.way is Way.PROVIDER else []
     if total is None:  # all of it, of a payment whose amount nobody has said

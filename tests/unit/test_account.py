@@ -440,6 +440,8 @@ def test_a_refund_in_another_currency_comes_back_in_it() -> None:
     assert back.left == 1_500 and back.open
     given = settle.give(back, Given(400, currency="USD", id="re_2", by=PROVIDER), str)
     assert [(one.currency, one.given_back, one.owed) for one in given.sums()] == [("EUR", 0, 0), ("USD", 400, 0)]
+    noted = settle.give(back, Given(way=Way.NOTED, by="ann"), lambda: "all")
+    assert not noted.open and [one.given_back for one in noted.sums()] == [1_500, 400]
 
 
 def test_changes_add_up_where_a_currency_is_gone() -> None:
