@@ -61,7 +61,7 @@ def _refund(order: Record, wish: Refund, fresh: Names) -> Ruling:  # noqa: PLR09
         return Ruling(outcome(known))
     if wish.name is not None:
         ref = next((payment.ref for payment, one in order.refunds if one.name == wish.name), None)
-        if ref is None:
+        if ref is None or wish.later:  # it is owed already
             return Ruling(outcome.NOTHING_DUE)
     of_order = order.state in _SOLD and ref in (None, order.payment_ref) and wish.name is None
     if of_order and (wish.amount is None or wish.units is not None):

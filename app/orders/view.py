@@ -128,7 +128,7 @@ class OperatorOrderView(OrderView):
     )
 
 
-class ChangeView(BaseModel):
+class SumsChangeView(BaseModel):
     """By how much an event has changed the sums of a currency; a sum that is as it was is left out."""
 
     currency: str | None
@@ -160,7 +160,7 @@ class OrderEventData(BaseModel):
     amount: int | None = Field(
         None, description="what was paid, went back, came back, is due or disputed with this event, in the minor unit"
     )
-    changes: list[ChangeView] = Field(
+    changes: list[SumsChangeView] = Field(
         default_factory=list, description="by how much this event has changed the order's sums: they add up"
     )
     sums: list[CurrencyView] = Field(default_factory=list, description="the order's sums after the event, by currency")

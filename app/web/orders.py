@@ -214,7 +214,9 @@ class RefundRequest(BaseModel):
     )
     currency: Currency = Field(None, description="of the amount; left out: the payment's")
     elsewhere: bool = Field(
-        False, strict=True, description="not at the provider, but in another way, such as by bank: it will never tell"
+        False,
+        strict=True,
+        description="without `later`: not at the provider, but in another way, such as by bank: it will never tell",
     )
     later: bool = Field(
         False, strict=True, description="the money is still to be given back: it is owed, and the order needs attention"
@@ -241,8 +243,6 @@ async def refund(
 
     A part of it, or some units, leave the order as it is; parts add up, and end it when all of it was given back.
     """
-    if given.later and (given.elsewhere or given.name):
-        raise invalid_field("later", "what is still to be given back has no `elsewhere` and no `name`", where="body")
     needed = given.name is None and (given.amount is not None or given.units is not None)
     key = _name_of_part("refund", idempotency_key, needed=needed)
     admin = state_of(request).orders

@@ -876,7 +876,7 @@ class StoreContract:
         await commit(store, "default", fence(4), decided(seen, batch_id="d", changes=[back]))
         (line,) = await store.log("default", limit=1)
         assert (line.by, line.what) == ("bob", "refund")
-        assert line.difference.endswith("given_back none -> 4.99 EUR")
+        assert line.difference.endswith("given back none -> 4.99 EUR")
         await store.note("default", Note("bob", "replay", {}, {"events": "all"}))
         (line,) = await store.log("default", limit=1)
         assert (line.what, line.difference) == ("replay", "events none -> all")
