@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(directory.cleanup)
     set_hypothesis_home_dir(directory.name)
     # A busy machine is no failure, and CI refuses no change for what chance finds in the rule of another.
-    settings.register_profile("patient", deadline=None, derandomize="CI" in os.environ)
+    settings.register_profile("patient", deadline=None, derandomize="CI" in os.environ and "NIGHTLY" not in os.environ)
     settings.load_profile("patient")
 
 
