@@ -521,7 +521,7 @@ def test_the_demo_with_payments(tmp_path: Path) -> None:
     went = report["whereabouts"]
     assert (went["at_first_try"] + went["after_it_came_back"], went["left"], went["held"]) == (10, 0, 0), done.stdout
     assert went["came_back"] == went["ran_out"] + went["cancelled"] > 0
-    assert went["payments"] == 10 + went["refunds_due"]
+    assert went["payments"] == 10 + went["not_needed"]
     assert "Where each unit went" in done.stdout
 
 
