@@ -145,3 +145,37 @@ def test_a_failure_is_of_the_order_whose_refund_it_was() -> None:
     while joint.bank.notices:
         joint.hear(0, again=False)
     assert [one.record.own_sums.owed for one in joint.orders.values()] == [0, 500]
+
+
+def told(joint: Joint, kind: Kind, **about: Any) -> list[int]:
+    """What is given back of each order after a report."""
+    report = Report(kind=kind, payment_ref="p", currency="EUR", **{"message": "m", **about})
+    for command in commands(list(joint.orders.values()), report):
+        joint.tell(command.sku, command)
+    return [one.record.own_sums.given_back for one in joint.orders.values()]
+
+
+def test_a_notice_without_an_id_is_heard_once() -> None:
+    """Told again after another order of the payment owes just so much, it is still of the first one."""
+    joint = Joint(NOTICES)
+    assert told(joint, Kind.REFUNDED, amount=100) == [100, 0]
+    joint.owe("lamp", 100)
+    assert told(joint, Kind.REFUNDED, amount=100) == [100, 0]
+    assert told(joint, Kind.REFUNDED, amount=100, message="another") == [100, 100]
+
+
+def test_what_came_back_is_of_the_orders_that_had_it() -> None:
+    """A failure that names no refund is of what was given back, and not of what an order still owes."""
+    joint = Joint(NOTICES)
+    assert told(joint, Kind.REFUNDED, amount=500) == [500, 0]
+    joint.owe("lamp", 500)
+    assert told(joint, Kind.REFUND_FAILED, amount=500, message="f") == [0, 0]
+    assert [one.record.own_sums.owed for one in joint.orders.values()] == [500, 500]
+
+
+def test_a_refund_is_first_what_was_told_in_a_sum() -> None:
+    """A total was shared; the refund with an id that is all of it has its part in each order."""
+    joint = Joint(IDS)
+    assert told(joint, Kind.REFUNDED, so_far=700) == [500, 200]
+    assert told(joint, Kind.REFUNDED, amount=700, refund_id="re_1") == [500, 200]
+    assert told(joint, Kind.REFUNDED, amount=300, refund_id="re_2") == [500, 500]
