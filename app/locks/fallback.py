@@ -283,13 +283,13 @@ class FallbackBackend(LockBackend):
 
     @property
     @override
-    def renewing(self) -> bool:
-        return super().renewing and self._backend.renewing
+    def _renewing(self) -> bool:
+        return super()._renewing and self._backend._renewing
 
     @override
-    def pause_renewal(self, for_s: float) -> None:
-        super().pause_renewal(for_s)
-        self._backend.pause_renewal(for_s)
+    def _pause_renewal(self, for_s: float) -> None:
+        super()._pause_renewal(for_s)
+        self._backend._pause_renewal(for_s)
 
     @override
     def close(self) -> None:

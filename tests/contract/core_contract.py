@@ -1,6 +1,6 @@
 """The contract of what all locks have in common: owners, blocks, hooks, losses, renewal, whatever the lock is made of.
 
-One algorithm does all of it for each system (ADR 20), so it is held to this in memory, in one process and in Redis.
+One algorithm does all of it for each system (ADR 26), so it is held to this in memory, in one process and in Redis.
 """
 
 import _thread
@@ -353,7 +353,7 @@ class CoreContract(LockContract):
         told = threading.Event()
         grant = brief_lock.acquire()
         grant.on_lost(told.set)
-        backend.pause_renewal(1.1 * ttl_s)
+        backend._pause_renewal(1.1 * ttl_s)
         assert eventually(lambda: grant.lost, "it is lost without anybody's help")
         with pytest.raises(LockLost):
             brief_lock.release()
@@ -416,7 +416,7 @@ class CoreContract(LockContract):
         finally:
             signal.signal(signal.SIGINT, before)
         backend.ping(WITHIN_S)
-        assert backend.renewing
+        assert backend._renewing
         InThread(lambda: hold_and_release(lock)).result()
 
     async def test_closing_wakes_waiting_tasks(self, system: Any, lock: DistributedLock) -> None:

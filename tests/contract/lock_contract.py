@@ -630,7 +630,7 @@ class LockContract:
         with backend.lock(name):
             threads = [InThread(closing.lock(name).acquire) for _ in range(5)]
             self._until_queued(backend.lock(name), 6)
-            closing.pause_renewal(60)  # they leave by themselves, not by its thread
+            closing._pause_renewal(60)  # they leave by themselves, not by its thread
             closing.close()
             for thread in threads:
                 with pytest.raises(LockUnavailable):

@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from fencelock import Cancel, LockBackend, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable, portal
+from fencelock import (
+    Cancel,
+    Hook,
+    LockBackend,
+    LockCancelled,
+    LockError,
+    LockLost,
+    LockTimeout,
+    LockUnavailable,
+    portal,
+)
 from fencelock.election import Election, Leader
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
@@ -26,11 +36,12 @@ from fencelock.redis import election as redis_election
 from fencelock.redis.backend import RedisBackend
 from fencelock.redis.client import RedisClient
 from fencelock.redis.fair import RedisFairBackend
-from fencelock.zookeeper.session import Session as ZooKeeperSession
+from fencelock.zookeeper.session import ZooKeeperSession
 from lab.servers import EtcdMember, MariaDB, Postgres, Valkey, ZooKeeper, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockSystem
 from tests.contract.test_etcd_lock import EtcdSystem
+from tests.contract.test_file_lock import FileSystem
 from tests.contract.test_memory_lock import MemorySystem
 from tests.contract.test_mysql_locks import ForUpdateSystem, RowSystem
 from tests.contract.test_postgres_lock import PostgresSystem
@@ -84,7 +95,7 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "postgres", "mysql-row", "mysql-for-update", "memory"]
+SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "postgres", "mysql-row", "mysql-for-update", "memory", "file"]
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -110,6 +121,8 @@ def system(request: pytest.FixtureRequest) -> Iterator[LockSystem]:
             system = RowSystem(value("mariadb"))
         case "memory":
             system = MemorySystem()
+        case "file":
+            system = FileSystem(value("tmp_path") / "locks")
         case _:
             system = ForUpdateSystem(value("mariadb"))
     yield system
@@ -186,6 +199,37 @@ def test_the_first_leads_and_the_next_follows(any_backend: LockBackend, election
     assert last.token > leading.token
     last.resign()
     assert election.leader() is None
+
+
+def test_a_hook_hears_of_terms_as_it_does_of_locks(system: LockSystem, name: str) -> None:
+    """Of each grant, wait in vain and end of one, once; and of a loss with its reason."""
+    told: list[tuple[str, str, object]] = []
+
+    class Told(Hook):
+        def granted(self, name: str, token: int, waited_s: float) -> None:
+            told.append(("granted", name, token))
+
+        def not_granted(self, name: str, error: BaseException, waited_s: float) -> None:
+            told.append(("not granted", name, type(error)))
+
+        def released(self, name: str, token: int, held_s: float) -> None:
+            told.append(("released", name, token))
+
+        def lost(self, name: str, token: int, reason: str) -> None:
+            told.append(("lost", name, reason))
+
+    with system.open(CALM_S, renew_ratio=0.01, hook=Told()) as backend:
+        with backend.leading(name, "me") as term:
+            with pytest.raises(LockTimeout):
+                backend.election(name).campaign("other", wait_s=0)
+            token = term.token
+        assert told == [("granted", name, token), ("not granted", name, LockTimeout), ("released", name, token)]
+        told.clear()
+        with pytest.raises(LockLost), backend.leading(name, "me") as term:
+            system.end_lease(term)
+            eventually(lambda: term.lost, "it is lost")
+            eventually(lambda: told[1:], "the hook hears of it")
+        assert told[1:] == [("lost", name, term.lease.reason), ("released", name, term.token)]
 
 
 def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.MonkeyPatch) -> None:

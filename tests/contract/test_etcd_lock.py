@@ -162,14 +162,14 @@ def test_ctrl_c_while_an_attempt_is_cleaned_up(
     etcd: EtcdMember, backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is ours by then, and nobody else knows: it is given back."""
-    close = lookout.Lookout.close
+    close = lookout.KeyLookout.close
 
-    def interrupted(of: lookout.Lookout) -> None:
+    def interrupted(of: lookout.KeyLookout) -> None:
         monkeypatch.undo()
         close(of)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lookout.Lookout, "close", interrupted)
+    monkeypatch.setattr(lookout.KeyLookout, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         backend.lock("/test/interrupted").acquire()
     eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")

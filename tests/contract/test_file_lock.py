@@ -1,5 +1,6 @@
 """The lock of one machine keeps the contract among its processes, and is free when its holder's process has ended."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -12,7 +13,17 @@ from urllib.parse import quote
 
 import pytest
 
-from fencelock import ConfigurationError, Grant, LockBackend, LockLost, LockTimeout, LockUnavailable, connect, file
+from fencelock import (
+    ConfigurationError,
+    Grant,
+    LockBackend,
+    LockLost,
+    LockTimeout,
+    LockUnavailable,
+    NoLock,
+    connect,
+    file,
+)
 from fencelock.file import FileBackend, filesystem_of
 from tests.contract.lock_contract import CALM_S, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
@@ -35,10 +46,10 @@ class FileSystem(LockSystem):
         return connect(f"file://{self.folder}", ttl_s=ttl_s, **more)
 
     def delete_key(self, key: str) -> None:
-        raise NotImplementedError
+        (self.folder / (quote(key.rpartition("/")[0], safe="") + ".lock")).unlink()
 
     def end_lease(self, grant: Grant) -> None:
-        raise NotImplementedError
+        self.delete_key(grant.key)
 
     def leftovers(self) -> list[str]:
         return [one.name for one in self.folder.glob("*.lock") if one.stat().st_size]
@@ -149,6 +160,70 @@ def test_a_file_that_can_not_be_written_is_unlocked_all_the_same(
             pass
     finally:
         os.close(copy)
+
+
+@pytest.mark.parametrize("what", ["a lock file of uv's", "a file with a number", "a second link", "a leader's words"])
+def test_a_file_of_another_program_stays_as_it_is(system: FileSystem, backend: LockBackend, what: str) -> None:
+    """It has the name of a lock's file, as poetry.lock has, or is one with the user's own; the error names it."""
+    system.folder.mkdir()
+    file = system.folder / ("uv.lock.words" if what == "a leader's words" else "uv.lock")
+    text = {"a file with a number": "4711\n", "a second link": "17 {}"}.get(what, "version = 1\n")
+    file.write_text(text)
+    if what == "a second link":
+        (system.folder / "precious").hardlink_to(file)
+    with pytest.raises(NoLock, match=rf"locks/{file.name} is another program's"):
+        backend.election("uv").campaign("me")
+    assert file.read_text() == text
+    assert backend.contenders("") == []
+    file.unlink()
+    hold_and_release(backend.lock("uv"))
+
+
+def test_a_file_that_is_deleted_as_it_is_locked_is_no_lock(
+    system: FileSystem, backend: LockBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would lock a new one: so it is looked at again once it is locked, and the new one is taken."""
+    flock, left = fcntl.flock, [system.folder / (quote(NAME, safe="") + ".lock")]
+
+    def late(number: int, how: int) -> None:
+        if left and how & fcntl.LOCK_EX:
+            left.pop().unlink()
+        flock(number, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with backend.lock(NAME), system.open(CALM_S) as other:
+        assert not left
+        assert other.lock(NAME).try_acquire() is None
+
+
+def test_a_child_that_is_forked_meanwhile_keeps_nothing(system: FileSystem, backend: LockBackend) -> None:
+    """Another thread forks just as a lock's file, and then the guard of the tokens, is about to be locked."""
+    program = (
+        "import os, sys, time\nfrom fencelock import connect, file\n"
+        "opened, children = file._to_lock, []\n"
+        "def forks(path):\n"
+        "    number = opened(path)\n"
+        "    child = os.fork()\n"
+        "    if not child: time.sleep(3600)\n"
+        "    children.append(child)\n"
+        "    return number\n"
+        "file._to_lock = forks\n"
+        f"connect('file://{system.folder}').lock('{NAME}').acquire()\n"
+        "print(*children, flush=True)\ntime.sleep(3600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    children = [int(one) for one in parent.stdout.readline().split()]
+    try:
+        assert len(children) == 2
+        parent.kill()
+        parent.wait()
+        hold_and_release(backend.lock(NAME))
+        hold_and_release(backend.lock("other"))
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
 
 
 def test_tokens_grow_over_all_locks_and_restarts(system: FileSystem) -> None:

@@ -121,7 +121,7 @@ def test_a_lease_that_is_not_renewed_ends_at_its_deadline(locks: MemoryLocks) ->
     """And not before; then the server has forgotten it, too."""
     lock = locks.lock(NAME)
     grant = lock.acquire()
-    locks.pause_renewal(60)
+    locks._pause_renewal(60)
     locks.server.advance(5.999)
     assert not grant.lost
     locks.server.advance(0.001)
@@ -134,7 +134,7 @@ def test_a_lease_that_is_not_renewed_ends_at_its_deadline(locks: MemoryLocks) ->
 def test_renewals_go_on_when_their_pause_is_over(locks: MemoryLocks) -> None:
     """In time for a lease that has not ended yet, also if time goes further at once."""
     with locks.lock(NAME) as grant:
-        locks.pause_renewal(3)
+        locks._pause_renewal(3)
         locks.server.advance(10)
         grant.ensure_held()
 
@@ -244,7 +244,7 @@ def test_what_runs_out_while_time_passes_does_so_in_its_order(locks: MemoryLocks
     """A waiter whose time is over first doesn't get what is free later, however far time goes at once."""
     dead = locks.lock(NAME)
     dead.acquire(owner="dead")
-    locks.pause_renewal(6)
+    locks._pause_renewal(6)
     brief, patient = locks.lock(NAME), locks.lock(NAME)
     first = InThread(lambda: brief.acquire(wait_s=0.5))
     eventually(lambda: len(dead.contenders()) == 2, "one waits")
@@ -398,7 +398,7 @@ def test_time_passes_by_itself_where_a_program_expects_it() -> None:
         with pytest.raises(LockLost), lock as grant:
             MemoryServer.named(name).advance(3600)
             grant.ensure_held()
-            locks.pause_renewal(3600)
+            locks._pause_renewal(3600)
             MemoryServer.named(name).advance(61)
         MemoryServer.named(name).steal(NAME)
         with pytest.raises(LockTimeout):

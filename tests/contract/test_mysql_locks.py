@@ -626,7 +626,7 @@ def test_a_release_waits_for_a_ping_that_is_under_way(server: MariaDB, open_: Op
         with pytest.raises(LockUnavailable):
             portal.run(hold.renew(0.05))
         renewal = InThread(lambda: portal.run(hold.renew(WITHIN_S)))
-        eventually(session._turn.locked, "it waits for the answer to the first ping")
+        eventually(hold._turn.locked, "it waits for the answer to the first ping")
         release = InThread(lambda: portal.run(hold.end(WITHIN_S)))
         eventually(lambda: hold._session is None, "it is being given back")
         proxy.restore()
@@ -724,7 +724,7 @@ def test_two_who_find_the_same_dead_row_do_not_both_get_it(
         async def over(attempt: Any, wait: Any) -> float:
             return -1.0
 
-        monkeypatch.setattr(row._Attempt, "_look", over)
+        monkeypatch.setattr(row._MySqlRowAttempt, "_look", over)
         assert InThread(late.try_acquire).result() is None
         assert portal.run(grant.lease.hold.renew(WITHIN_S))
         assert [contender.key for contender in backend.contenders("/test/two")] == [grant.key]

@@ -17,8 +17,10 @@ from fencelock import (
     AsyncElection,
     AsyncLeadership,
     AsyncOnce,
+    Cancel,
     Leadership,
     LockBackend,
+    LockCancelled,
     LockError,
     LockLost,
     LockTimeout,
@@ -62,6 +64,8 @@ def name() -> str:
 @contextmanager
 def behind(servers: LockServers, **options: Any) -> Iterator[tuple[Proxy, LockBackend]]:
     """Locks behind a proxy."""
+    if not servers.ports:
+        pytest.skip("there is no network in between")
     with Proxy(servers.ports[0]) as proxy, connect(servers.url_by([proxy.port]), **options) as locks:
         yield proxy, locks
         proxy.restore()
@@ -121,6 +125,9 @@ def test_hosts_whose_clocks_differ_start_a_slot_once(servers: LockServers, locks
         # Another length of its slots is no reason to start one again.
         shorter = Once(AsyncOnce(locks.aio.election(name), name, 60, None, 0, clock=lambda: 11 * HOUR_S))
         assert started(shorter) is None
+        longer = Once(AsyncOnce(locks.aio.election(name), name, 24 * HOUR_S, None, 0, clock=lambda: 11 * HOUR_S))
+        assert started(longer) is None
+        assert "or the slots were shorter" in longer.reason
 
 
 def test_many_who_come_at_once_start_a_slot_once(servers: LockServers, locks: LockBackend, name: str) -> None:
@@ -165,10 +172,22 @@ def test_a_run_that_outlasts_its_slot_is_left_alone(servers: LockServers, locks:
         with hourly(locks, name, 0):
             next_one = hourly(others, name, HOUR_S)
             assert started(next_one) is None
-            assert "another slot" in next_one.reason
+            assert "another run goes on" in next_one.reason
             waiting = InThread(lambda: started(hourly(others, name, HOUR_S, wait_s=None)))
             eventually(waiting.thread.is_alive)
         assert waiting.result() == "1970-01-01T01:00:00.000+00:00"
+
+
+@in_one_system
+def test_a_wait_for_a_slot_is_called_off(locks: LockBackend, name: str) -> None:
+    """By a `Cancel`, at once; nothing was started."""
+    cancel = Cancel()
+    with locks.once(name, slot="one"):
+        waiting = InThread(lambda: started(locks.once(name, slot="two", wait_s=None, cancel=cancel)))
+        cancel.set()
+        with pytest.raises(LockCancelled):
+            waiting.result()
+    assert started(locks.once(name, slot="two")) == "two"
 
 
 CHILD = """
@@ -191,7 +210,10 @@ with connect(url, ttl_s=2) as locks, locks.once(name, slot="tonight"):
     ("servers", "dies"), [("redis", "before"), *((name, "after") for name in ELECTS)], indirect=["servers"]
 )
 def test_a_holder_that_is_killed(servers: LockServers, locks: LockBackend, name: str, dies: str) -> None:
-    """Before its slot is written down, the next one starts it; after that nobody does, but a later one is started."""
+    """Before its slot is written down, the next one starts it; after that nobody does, unless it is to run again.
+
+    All who come for the next slot within the dead one's TTL wait for its end, and one of them starts that.
+    """
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, servers.url, name, dies], stdout=subprocess.PIPE, text=True, env=os.environ
     )
@@ -200,8 +222,17 @@ def test_a_holder_that_is_killed(servers: LockServers, locks: LockBackend, name:
     child.kill()
     child.communicate()
     wait_s = TTL_S + WITHIN_S
-    assert started(locks.once(name, slot="tonight", wait_s=wait_s)) == ("tonight" if dies == "before" else None)
-    assert started(locks.once(name, slot="tomorrow", wait_s=wait_s)) == "tomorrow"
+    if dies == "before":
+        assert started(locks.once(name, slot="tonight", wait_s=wait_s)) == "tonight"
+        return
+    with connect(servers.url, ttl_s=TTL_S) as others:
+        hosts = [InThread(lambda: started(others.once(name, slot="tomorrow"))) for _ in range(3)]
+        assert sorted(str(one.result()) for one in hosts) == ["None", "None", "tomorrow"]
+    assert started(locks.once(name, slot="tonight", wait_s=wait_s)) is None
+    with locks.once(name, slot="tonight", wait_s=wait_s, again=True) as start:
+        assert start is not None
+        assert started(locks.once(name, slot="tonight", wait_s=0, again=True)) is None
+    assert started(locks.once(name, slot="tonight")) is None
 
 
 def test_an_answer_that_is_lost_starts_nothing(servers: LockServers, locks: LockBackend, name: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from psycopg.rows import TupleRow
 from fencelock import ConfigurationError, Grant, LockTimeout, LockUnavailable, portal
 from fencelock.postgres import lock
 from fencelock.postgres.backend import PostgresBackend
+from fencelock.postgres.client import PostgresClient
 from lab.servers import PgBouncer, Postgres
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
@@ -203,6 +205,7 @@ def test_what_a_database_sets_by_default_changes_nothing(server: Postgres, new_u
     for setting in ("default_transaction_isolation = serializable", "default_transaction_read_only = on"):
         ask(server, f"ALTER DATABASE {database} SET {setting}")
     ask(server, f"ALTER DATABASE {database} SET synchronous_commit = off")
+    ask(server, f"ALTER DATABASE {database} SET idle_session_timeout = 200")
     backends, inside, tokens = [open_(new_url) for _ in range(3)], 0, []
 
     def work(number: int) -> None:
@@ -220,10 +223,10 @@ def test_what_a_database_sets_by_default_changes_nothing(server: Postgres, new_u
     assert tokens == sorted(set(tokens))
     said = of_threads(backends[0]).client
 
-    async def how() -> str:
-        return str((await said.ask("SHOW synchronous_commit"))[0][0][0])
-
-    assert portal.run(how()) == "on"
+    found = portal.run(
+        said.ask("SELECT current_setting('synchronous_commit'), current_setting('idle_session_timeout')")
+    )
+    assert found == [[("on", "0")]]
 
 
 def test_tokens_of_all_locks_of_a_database_can_be_compared(server: Postgres, new_url: str, open_: Open) -> None:
@@ -480,15 +483,117 @@ def test_a_password_that_is_not_escaped_is_not_told(url: str) -> None:
     assert "CRET" not in str(caught.value)
 
 
-def test_the_tables_are_in_the_schema_that_the_url_names(server: Postgres) -> None:
-    """And those who name another one, or none, have other locks."""
-    ask(server, "CREATE SCHEMA IF NOT EXISTS locks")
-    mark = "&" if "?" in server.url else "?"
-    named = f"{server.url}{mark}options=-csearch_path%3Dlocks"
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+@pytest.mark.parametrize("schema", ["locks", "my-locks"])
+def test_the_tables_are_in_the_schema_that_the_url_names(
+    server: Postgres, pooler: PgBouncer, schema: str, pooled: bool
+) -> None:
+    """And those who name another one, or none, have other locks. PgBouncer, which takes no options, is sent none."""
+    ask(server, f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    url = pooler.url if pooled else server.url
+    mark = "&" if "?" in url else "?"
+    named = f"{url}{mark}options=-csearch_path%3D{schema}"
     with (
-        PostgresBackend(named, ttl_s=TTL_S) as one,
-        PostgresBackend(server.url, ttl_s=TTL_S) as other,
+        PostgresBackend(named, ttl_s=CALM_S) as one,
+        PostgresBackend(url, ttl_s=CALM_S) as other,
         one.lock("/test/schema"),
         other.lock("/test/schema").holding(wait_s=0),
     ):
-        assert len(ask(server, "SELECT 1 FROM locks.fencelock_contenders WHERE name = '/test/schema'")) == 1
+        assert len(ask(server, f'SELECT 1 FROM "{schema}".fencelock_contenders')) == 1
+
+
+@pytest.mark.parametrize(
+    "options", ["-csearch_path=a,b", '-c search_path="a b"', "--search_path=", "-csearch_path=a -csearch_path=b"]
+)
+def test_a_schema_that_is_not_one_name_is_refused(options: str) -> None:
+    """The tables would be in another one than those of other programs that say the same."""
+    with pytest.raises(ConfigurationError, match="the schema of the locks' tables is one name"):
+        PostgresBackend(f"postgresql://u:p@127.0.0.1/db?options={quote(options)}")
+
+
+def test_other_options_are_passed_on() -> None:
+    """Those that come beside a schema."""
+    parts = PostgresClient.check("postgresql://h/db?options=-csearch_path%3Dlocks%20-c%20geqo%3Doff")
+    assert (parts["tables_in"], parts["options"]) == ("locks", "-c geqo=off")
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_a_grant_is_one_message_and_its_release_another(server: Postgres, new_url: str, open_: Open) -> None:
+    """So is a transaction, and nothing else is sent but once a session."""
+    hold_and_release(open_(new_url).lock("/test/messages"))  # which makes the tables
+    database = new_url.rpartition("/")[2]
+
+    def transactions(pairs: int) -> int:
+        before = committed()
+        with PostgresBackend(new_url, ttl_s=CALM_S) as backend:
+            for _ in range(pairs):
+                hold_and_release(backend.lock("/test/messages"))
+        eventually(lambda: committed() > before + 2 * pairs, "the session has counted")
+        return committed() - before
+
+    def committed() -> int:
+        (found,) = ask(server, "SELECT xact_commit FROM pg_stat_database WHERE datname = %s", database)
+        return int(found[0])
+
+    assert transactions(15) - transactions(5) == 2 * 10
+
+
+def test_statements_are_prepared_once_a_session(server: Postgres, open_: Open) -> None:
+    """After a few times they are not even planned anew."""
+    backend = open_(server.url)
+    client = of_threads(backend).client
+    prepared = "SELECT count(*)::int, sum(generic_plans)::int FROM pg_prepared_statements"
+    hold_and_release(backend.lock("/test/prepared"))
+    portal.run(client.ask(prepared))
+    [[(before, _)]] = portal.run(client.ask(prepared))
+    for _ in range(10):
+        hold_and_release(backend.lock("/test/prepared"))
+    [[(after, planned)]] = portal.run(client.ask(prepared))
+    assert before == after == 8  # the time; three to take it, three to give it back, and this one
+    assert planned >= 7
+
+
+# -- a queue of messages that is full ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_queue() -> Iterator[Postgres]:
+    """A server whose queue of messages somebody has filled: it listens, and stays in a transaction."""
+    with (
+        optional(lambda: Postgres(options=["--max_notify_queue_pages=64"])) as server,
+        psycopg.connect(server.url) as lazy,
+        psycopg.connect(server.url, autocommit=True) as other,
+    ):
+        lazy.execute("LISTEN other")
+        lazy.commit()
+        lazy.execute("SELECT 1")
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+            while True:
+                other.execute("SELECT pg_notify('other', repeat('x', 7000) || g) FROM generate_series(1, 20) g")
+        yield server
+
+
+def test_a_full_queue_of_messages_costs_no_lock_and_no_lead(
+    full_queue: Postgres, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can be told of anything then, in all databases of the server: what is given back is given back, and
+    waiters look by themselves (mozilla/tls-observatory#109)."""
+    backend, other = open_(full_queue.url, ttl_s=60), open_(full_queue.url, ttl_s=60)
+    mine = backend.lock("/test/full")
+    mine.acquire()
+    waiting = InThread(lambda: hold_and_release(other.lock("/test/full")))
+    eventually(lambda: len(mine.contenders()) == 2, "it waits")
+    monkeypatch.setattr(lock, "_LOOK_AGAIN_S", 600)
+    eventually(lambda: of_threads(other).listener._said, "it hears that nothing can be heard")
+    began = time.monotonic()
+    mine.release()
+    assert waiting.result() > 0
+    assert time.monotonic() - began < CALM_S
+    with backend.election("/test/full").campaign("me", wait_s=WITHIN_S) as leadership:
+        leadership.proclaim("still me")
+        leadership.record("done")
+        leader = other.election("/test/full").leader()
+        assert leader is not None
+        assert leader.value == "still me"

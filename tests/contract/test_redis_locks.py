@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from fencelock import (
     connect,
 )
 from fencelock.errors import ConfigurationError
+from fencelock.redis import connect as redis_connect
 from fencelock.redis import lock as redis_lock
 from fencelock.redis import redlock
 from fencelock.redis.backend import RedisBackend
@@ -35,9 +37,11 @@ from fencelock.redis.fair import RedisFairBackend, RedisFairConnection
 from fencelock.redis.redlock import RedlockBackend
 from fencelock.url import LockUrl
 from lab.servers import Valkey
+from lab.servers.redis_cluster import RedisCluster
+from lab.servers.sentinel import SentinelSet
 from lab.torture.proxy import Proxy
 from tests.contract.core_contract import CoreContract
-from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
+from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem
 from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
@@ -615,7 +619,15 @@ def test_a_server_that_forgot_its_tokens_says_so(raw: Any, backend: RedisBackend
         assert after.source != before.source
 
 
-@pytest.mark.parametrize("url", ["redis+cluster://:hunter2@localhost:6379", "http://:hunter2@localhost", "nonsense"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+cluster://:hunter2@localhost:6379/1",
+        "redis+sentinel://:hunter2@localhost",
+        "http://:hunter2@localhost",
+        "nonsense",
+    ],
+)
 def test_a_url_that_can_not_be_is_named(url: str) -> None:
     """At once, without the password."""
     with pytest.raises(ConfigurationError) as error:
@@ -650,6 +662,23 @@ def test_redlock_needs_a_majority_that_can_be_lost() -> None:
         with pytest.raises(ConfigurationError, match="different"):
             RedlockBackend([*urls, again])
     RedlockBackend([*urls, "unix:///a", "unix:///b"])
+
+
+def test_redlock_allows_for_clocks_that_drift(three_servers: list[Valkey]) -> None:
+    """A server whose clock runs faster by a hundredth still has the lock when its holder trusts it no more, whether it
+    was just granted or renewed."""
+    clients: list[Any] = [redis.Redis.from_url(server.url) for server in three_servers]
+    with RedlockBackend([server.url for server in three_servers], ttl_s=60, renew_ratio=0.01) as backend:
+        lock = backend.lock("/test/drift")
+        grant = lock.acquire()
+        for _ in range(2):
+            left_s = [left_ms / 1000 for one in clients if (left_ms := one.pttl("/test/drift")) > 0]
+            assert len(left_s) >= 2
+            assert grant.lease.ttl_s <= 60 / 1.01
+            assert grant.trusted_s <= max(left_s) / 1.01
+            until = grant.deadline
+            eventually(lambda until=until: grant.deadline > until, "it is renewed")
+        lock.release()
 
 
 def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None:
@@ -901,3 +930,157 @@ def test_a_forced_release_wakes_the_next_one(raw: Any, backend: RedisBackend) ->
     waiting.thread.join(WITHIN_S)  # less than until its next sign of life
     assert not waiting.thread.is_alive()
     lock.release(owner="other")
+
+
+# -- servers that forget -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "allkeys-lru"])
+@pytest.mark.parametrize("scheme", ["redis", "redis+fair", "redlock"])
+def test_a_server_that_evicts_is_refused(valkey: Valkey, scheme: str, policy: str) -> None:
+    """With a full memory it would drop a lock that is held, which is a key with a TTL, or the counter of the tokens."""
+    with redis.Redis.from_url(valkey.url, decode_responses=True) as raw:
+        raw.config_set("maxmemory-policy", policy)
+        try:
+            hosts = [f"localhost:{valkey.port}", f"127.0.0.1:{valkey.port}", f"127.0.0.2:{valkey.port}"]
+            url = f"{scheme}://{','.join(hosts) if scheme == 'redlock' else hosts[1]}"
+            with connect(url) as locks, pytest.raises(LockUnavailable, match=f"maxmemory-policy is {policy}"):
+                locks.lock("/test/evicted").acquire(wait_s=0)
+            assert not raw.keys("*")
+        finally:
+            raw.config_set("maxmemory-policy", "noeviction")
+
+
+RIGHTS = (
+    "+info +eval +evalsha +scan +time +ping +publish +psubscribe +punsubscribe +set +get +del +exists +pexpire +pttl "
+    "+hset +hsetnx +hget +hmget +hdel +hexists +hkeys +hincrby "
+    "+lindex +lrange +lpop +lrem +rpush +zadd +zrem +zscore"
+)
+
+
+def test_the_rights_of_the_page_are_enough(raw: Any, backend: RedisBackend, shared_server: Valkey) -> None:
+    """To lock, to wait, to look and to elect."""
+    page = (Path(__file__).parents[2] / "fencelock/README.md").read_text()
+    assert f"ACL SETUSER locks on >password ~* &* {RIGHTS}" in page
+    raw.execute_command("ACL", "SETUSER", "locks", "on", ">password", "~*", "&*", *RIGHTS.split())
+    url = f"redis://locks:password@127.0.0.1:{shared_server.port}"
+    try:
+        with type(backend)(url) as locks:
+            with locks.lock("/test/rights") as grant:
+                waiting = InThread(lambda: locks.lock("/test/rights").acquire(owner="me"))
+                assert [one.token for one in locks.contenders("/test/rights") if one.holds] == [grant.token]
+            assert waiting.result().token > grant.token
+            assert locks.force_release("/test/rights") is not None
+            with locks.election("/test/rights").campaign("me") as leadership:
+                leadership.record("done")
+                assert locks.election("/test/rights").recorded() == "done"
+    finally:
+        raw.execute_command("ACL", "DELUSER", "locks")
+
+
+def test_who_may_not_tell_gives_back(raw: Any, shared_server: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+    """A user without channels, as Redis 7 makes them, gives a lock back; what can't be asked is said once."""
+    raw.execute_command("ACL", "SETUSER", "mute", "on", ">secret-1", "~*", "+@all", "-info", "resetchannels")
+    try:
+        with RedisBackend(f"redis://mute:secret-1@127.0.0.1:{shared_server.port}") as backend:
+            for _ in range(2):
+                with backend.lock("/test/mute"), backend.lock("/test/mute-too"):
+                    pass
+            assert not raw.exists("/test/mute", "/test/mute-too")
+        assert [line for line in caplog.messages if "evicts" in line or "back" in line] == [
+            "Redis does not say whether it evicts keys (INFO memory): its policy must be noeviction"
+        ]
+    finally:
+        raw.execute_command("ACL", "DELUSER", "mute")
+
+
+@pytest.mark.parametrize("name", ["fencelock_tokens", "fencelock_owner:/a", "fencelock_waiting:/a", "/a!record"])
+def test_our_own_keys_are_no_locks(backend: RedisBackend, name: str) -> None:
+    """They would be waited for without end."""
+    with pytest.raises(ValueError, match="a lock's name in Redis can't"):
+        backend.lock(name)
+
+
+# -- a Cluster, and Sentinels ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("kind", ["redis", "redis+fair"])
+def test_a_lock_in_a_cluster(cluster: RedisCluster, kind: str) -> None:
+    """Each name is in one slot with all that belongs to it: its tokens, which are a source of its own, its waiters and
+    its record. It moves with its slot, also while it is held."""
+    url = cluster.url.replace("redis", kind, 1)
+    names = [f"/{kind}/{number}" for number in range(6)] + [f"/{kind}/{{tag}}/6"]
+    with connect(url, ttl_s=CALM_S) as locks, connect(url, ttl_s=CALM_S) as others:
+        grants = {name: locks.lock(name).acquire(owner="me") for name in names}
+        assert len({grant.source for grant in grants.values()}) == len(names)
+        assert [one.key.rpartition("/")[0] for one in others.contenders(f"/{kind}/")] == sorted(names)
+        assert len({cluster.owner_of(cluster.slot_of(name)).port for name in names}) > 1
+        for name, grant in grants.items():
+            waiting = InThread(lambda name=name: others.lock(name).acquire(owner="you", wait_s=WITHIN_S))
+            if others.guarantees.shows_queue:
+                eventually(lambda name=name: len(locks.lock(name).contenders()) == 2, "it waits")
+            source = cluster.owner_of(slot := cluster.slot_of(name))
+            cluster.move(slot, source, next(node for node in cluster.nodes if node is not source))
+            until = grant.deadline
+            eventually(lambda g=grant, until=until: g.lost or g.deadline > until, "it is renewed", CALM_S)
+            assert not grant.lost
+            assert locks.force_release(name) is not None
+            second = waiting.result()
+            assert (second.source, second.token > grant.token) == (grant.source, True)
+            assert locks.force_release(name) is not None
+        with locks.once(f"/{kind}/once", slot="1") as start:
+            assert start is not None
+        with others.once(f"/{kind}/once", slot="1") as start:
+            assert start is None
+
+
+def test_a_url_of_several_servers_has_their_options() -> None:
+    """Those of redis-py, and a log-in for the Sentinels, which get the same certificates."""
+    url = "rediss+sentinel://u:p%40@a,b:26380/shop/2?ssl_ca_certs=@ca.pem&sentinel_password=q"
+    pool = redis_connect.connect(url, 2).connection_pool
+    known = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
+    assert [(one["host"], one["port"]) for one in known] == [("a", 26379), ("b", 26380)]
+    assert {(one["password"], one["ssl_ca_certs"]) for one in known} == {("q", "@ca.pem")}
+    kwargs = pool.connection_kwargs
+    assert (pool.service_name, kwargs["db"], kwargs["username"], kwargs["password"]) == ("shop", 2, "u", "p@")
+    with pytest.raises(ConfigurationError, match="an option that redis-py does not know: 'colour'"):
+        connect("redis+cluster://a,b?colour=red")
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_servers_that_are_away_are_an_error(kind: str) -> None:
+    """In time, whichever of redis-py's errors it is."""
+    url = f"redis+{kind}://127.0.0.1:1,127.0.0.1:2/{'shop' if kind == 'sentinel' else ''}"
+    with connect(url, timeout_s=1) as locks:
+        for ask in (lambda: locks.ping(1), locks.lock("/test/away").acquire, lambda: locks.contenders("/")):
+            with pytest.raises(LockUnavailable, match="Redis can't be asked"):
+                ask()
+
+
+@pytest.mark.parametrize("name", ["/a{b", "/a}b", "/{a}{b}", "/{}a"])
+def test_a_name_that_is_in_two_slots_is_refused(name: str) -> None:
+    """What belongs to it could not be changed with it."""
+    with connect("redis+cluster://127.0.0.1:1") as locks, pytest.raises(ValueError, match="one {tag}"):
+        locks.lock(name)
+
+
+@pytest.mark.parametrize("kind", ["redis", "redis+fair"])
+def test_a_lock_behind_sentinels(kind: str) -> None:
+    """It is on the primary of the moment. When that one dies, who has the lock is told, or has it on the next one."""
+    with SentinelSet() as servers, connect(servers.url.replace("redis", kind, 1), ttl_s=CALM_S) as locks:
+        lock = locks.lock("/test/sentinel")
+        grant = lock.acquire()
+        servers.primary.ask("WAIT", "2", "5000")
+        servers.fail_over()
+        until = grant.deadline
+        eventually(lambda: grant.lost or grant.deadline > until, "it is renewed on the next one, or lost", 2 * CALM_S)
+        with contextlib.suppress(LockLost):
+            lock.release()
+        with locks.lock("/test/sentinel").holding(wait_s=2 * CALM_S) as second:
+            assert second.token > grant.token

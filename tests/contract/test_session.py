@@ -108,7 +108,7 @@ def test_an_orphaned_session_ends_by_itself(backend: EtcdBackend) -> None:
     session = backend.session(ttl_s=TTL_S)
     lock = session.lock(ONE)
     grant = lock.acquire()
-    session.orphan()
+    session._session._orphan()
     assert not is_free(backend, ONE)
     assert not grant.lost
     eventually(lambda: is_free(backend, ONE), "its lease has ended")
@@ -358,8 +358,8 @@ def test_who_joins_a_lease_is_a_contender_like_any_other(etcd: EtcdMember, backe
             assert [one.key for one in session.lock(ONE).contenders()] == [grant.key]
             assert not grant.lost
             assert not joined.lost
-        first.orphan()
-        second.orphan()
+        first._session._orphan()
+        second._session._orphan()
 
 
 def test_the_time_of_a_joined_lease_begins_before_it_is_renewed(etcd: EtcdMember) -> None:
@@ -370,6 +370,17 @@ def test_the_time_of_a_joined_lease_begins_before_it_is_renewed(etcd: EtcdMember
         proxy.answer_delay_s = 1
         session = backend.session(lease_id=lease_id)
         assert session.deadline <= now() + 3
+        proxy.answer_delay_s = 0
+        session.close()
+
+
+def test_the_time_of_a_session_begins_before_its_lease_is_granted(etcd: EtcdMember) -> None:
+    """As above, for a lease of one's own."""
+    with Proxy(etcd.client_port) as proxy, EtcdBackend([f"http://127.0.0.1:{proxy.port}"], timeout_s=20) as backend:
+        backend.ping(WITHIN_S)
+        proxy.answer_delay_s = 1
+        session = backend.session(ttl_s=60)
+        assert session.trusted_s < session.ttl_s - 0.9
         proxy.answer_delay_s = 0
         session.close()
 

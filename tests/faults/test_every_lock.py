@@ -21,7 +21,7 @@ from tests.harness.waiting import eventually, eventually_async
 pytestmark = pytest.mark.slow
 
 TTL_S = 2
-COMMIT = Script("commit.lua").sha.encode()
+COMMIT = Script("put.lua").sha.encode()
 LOCKS = ["etcd", "etcd-txn", "redis", "redis-fair", "redlock", "zookeeper", "postgres", "mysql-row", "mysql-for-update"]
 
 

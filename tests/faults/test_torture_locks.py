@@ -5,14 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers import MariaDB, Postgres, ZooKeeper
+from lab.servers import MariaDB, Postgres, ZooKeeper, pgbouncer_binary
 from lab.torture.history import load
 from tests.harness.servers import optional
 from tests.harness.torture import QUICK, broken, torture
 
 pytestmark = pytest.mark.slow
 
-SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "postgres": [Postgres], "mysql": [MariaDB]}
+SERVERS: dict[str, list[Callable[[], object]]] = {
+    "zookeeper": [ZooKeeper],
+    "postgres": [Postgres],
+    "postgres-pgbouncer": [Postgres, pgbouncer_binary],
+    "mysql": [MariaDB],
+}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,8 @@ SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "pos
                 ("mysql-for-update", "mysql", "lock-reset,pause,lost-reply"),
                 ("etcd", "redis-sentinel", "store-failover,kill"),
                 ("etcd", "redis-cluster", "store-reshard,kill"),
+                ("postgres", "postgres", "store-kill,store-reset,kill,lost-reply"),
+                ("etcd", "postgres-pgbouncer", "pooler-kill,store-kill,kill"),
                 ("fallback", "redis", "lock-kill,lock-pause,lost-reply"),
                 ("optimistic", "mysql", "kill,late-commit,store-reset"),
             )

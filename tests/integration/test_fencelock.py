@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,14 +223,13 @@ def test_run_gives_the_commands_status_and_its_token(fencelock: Run) -> None:
 def test_a_signal_that_comes_before_the_command_reaches_it(python: Path, tmp_path: Path) -> None:
     """A supervisor that ends `run` just as it begins ends the command, too."""
     early = f"""
-import os, signal, subprocess, sys
-from fencelock import __main__
-class Early(subprocess.Popen):
-    def __init__(self, *args, **options):
-        if "start_new_session" in options:
-            os.kill(os.getpid(), signal.SIGTERM)
-        super().__init__(*args, **options)
-__main__.subprocess.Popen = Early
+import os, signal, sys
+from fencelock import __main__, guard
+start = guard.Guard.__init__
+def signalled(*about):
+    os.kill(os.getpid(), signal.SIGTERM)
+    start(*about)
+guard.Guard.__init__ = signalled
 sys.argv = ["fencelock", "run", "--url", "file://{tmp_path}", "/cli/early", "--", "sleep", "1000"]
 __main__.main()
 """
@@ -277,21 +275,6 @@ def test_show_prints_whatever_a_stranger_calls_itself(fencelock: Run, etcd: Etcd
     assert "\x1b" not in shown.stdout
     for line, (what, (_, text)) in zip(shown.stdout.splitlines(), STRANGERS.items(), strict=True):
         assert (text or "another program") in line, what
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes that die with their parent")
-def test_a_command_dies_with_fencelock(python: Path, etcd: EtcdMember, tmp_path: Path) -> None:
-    """A `fencelock` that is killed with -9 leaves no command running without a lock."""
-    beats = tmp_path / "beats"
-    argv = [str(python), "-m", "fencelock", "run", "--url", url(etcd), "--ttl", "2", "/cli/d", "--"]
-    beat = f"while :; do echo x >> {beats}; sleep 0.05; done"
-    with subprocess.Popen([*argv, "sh", "-c", beat], cwd="/") as running:
-        eventually(beats.exists, "it works")
-        running.kill()
-    size, until = -1, time.monotonic() + WITHIN_S
-    while size != (size := beats.stat().st_size):
-        assert time.monotonic() < until, "it goes on"
-        time.sleep(0.3)  # some heartbeats long
 
 
 def test_mistakes_are_said_in_a_line(fencelock: Run, python: Path) -> None:

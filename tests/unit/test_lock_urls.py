@@ -163,16 +163,18 @@ def test_a_url_opens_the_lock_that_it_names(name: str) -> None:
         ("rediss+fair", "redis-fair"),
         ("unix+fair", "redis-fair"),
         ("redlocks", "redlock"),
-        ("postgresql", "postgres"),
+        ("redis+sentinel", "redis"),
+        ("rediss+cluster", "redis"),
+        ("rediss+fair+cluster", "redis-fair"),
     ],
 )
 def test_there_are_other_ways_to_the_same_server(scheme: str, name: str) -> None:
-    """A scheme may select TLS, or a socket file."""
+    """A scheme may select TLS, a socket file, or a set of servers."""
     assert name_of(scheme) == name
 
 
 @pytest.mark.parametrize(
-    "scheme", ["", "zookeper", "http", "redis+sentinel", "etcd+fair", "etcd+txn+txn", "mysql", "+"]
+    "scheme", ["", "zookeper", "http", "etcd+sentinel", "etcd+fair", "etcd+txn+txn", "mysql+fair", "+", "sqlite"]
 )
 def test_an_unknown_lock_is_refused_with_those_that_there_are(scheme: str) -> None:
     """The error lists the schemes as users write them."""
@@ -183,8 +185,38 @@ def test_an_unknown_lock_is_refused_with_those_that_there_are(scheme: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgres://u:p@h/db", "postgres"),
+        ("postgresql://u:p@h:5432/db?sslmode=require", "postgres"),
+        ("postgresql+psycopg://u:p@h/db", "postgres"),
+        ("postgresql+psycopg2://u:p@h/db", "postgres"),
+        ("postgresql+psycopg_async://u:p@h/db", "postgres"),
+        ("postgresql+asyncpg://u:p@h/db", "postgres"),
+        ("mysql://u:p@h/db", "mysql-row"),
+        ("mysql+pymysql://u:p@h/db?charset=utf8mb4", "mysql-row"),
+        ("mysql+aiomysql://u:p@h:3306/db", "mysql-row"),
+        ("mariadb+mariadbconnector://u:p@h/db", "mysql-row"),
+    ],
+)
+def test_what_people_have_in_database_url_opens_its_lock(url: str, name: str) -> None:
+    """With another driver's name, too, and for MySQL the lock that its page recommends."""
+    with connect(url) as backend:
+        assert backend.name == name
+
+
+def test_a_database_without_locks_has_a_hint() -> None:
+    """SQLite is a file of one machine, and so are the locks that are files."""
+    with pytest.raises(ConfigurationError, match="for one machine there is file:///folder"):
+        connect("sqlite:///shop.db")
+    with pytest.raises(ConfigurationError, match="not a lock's URL; it looks like"):
+        connect(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     "url",
     [
+        "mysql://u:p@h/db?charset=latin1",
         "etcd://",
         "etcd://h/folder",
         "etcd://h?colour=red",

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self, Unpack
+from typing import Final, Self, Unpack
 
 from . import fork, portal
 from .connection import Connection, Options, Terms, closed, running_loop
@@ -17,7 +17,7 @@ from .grant import Grant
 from .hook import Hook
 from .leading import AsyncLeading, Leading
 from .lock import AsyncLock, DistributedLock, checked_name, interruptible
-from .once import AsyncOnce, Once
+from .once import AsyncOnce, Once, Slots
 from .session import AsyncSession, Session
 from .url import LockUrl
 from .waiting import Wait, seconds
@@ -59,6 +59,10 @@ class Guarantees:
     shows_queue: bool = False
     elects: bool = False
     forces_release: bool = False
+
+
+# Of a server that keeps on disk what it has granted, and gives each grant a number.
+LASTING: Final = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, elects=True)
 
 
 class LockBackend(ABC):
@@ -167,9 +171,7 @@ class LockBackend(ABC):
         """Return the election of that name. Raises `LockError` where there are none."""
         return Election(self.aio.election(name))
 
-    def once(
-        self, name: str, *, every_s: float | None = None, slot: str | None = None, wait_s: float | None = 0
-    ) -> Once:
+    def once(self, name: str, **options: Unpack[Slots]) -> Once:
         """Return a block, or a decorator, whose body is started once at most for each slot in the whole cluster.
 
         A slot is `every_s` seconds (1 or more) of the hosts' clocks, counted from midnight of UTC where these divide a
@@ -177,14 +179,17 @@ class LockBackend(ABC):
         (the last 500 of such names are remembered). It is written down, beyond all leases, before the body starts:
         so it is not started again when clocks differ, or a run takes longer, or fails, or dies with its process. The
         body gets a `Start`, or None where it is not to run; then the `reason` is logged. While an earlier slot's run
-        goes on, a slot is waited for `wait_s` seconds (0; None: as long as it takes), and then left out.
+        goes on, a slot is waited for `wait_s` seconds (None: as long as it takes), and then left out; "ttl", the
+        default: for as long as a run that died stands in the way, a TTL and a bit. `cancel` ends the wait.
+
+        `again`: the slot is started although it was, once no run goes on: for an operator, after a run that died.
 
         What is started is forgotten by a server that loses what it was told: Redis without `appendfsync always`, or
         after a failover. Raises `LockUnavailable` when the outcome of the writing is unknown: it is not started here,
-        and counts as started if the word has arrived. Raises `LockError` where there are no elections, and
-        `ValueError`.
+        and counts as started if the word has arrived. Raises `LockCancelled`, `LockError` where there are no
+        elections, and `ValueError`.
         """
-        return Once(self.aio.once(name, every_s=every_s, slot=slot, wait_s=wait_s))
+        return Once(self.aio.once(name, **options))
 
     def leading(self, name: str, value: str = "") -> Leading:
         """Return a block, or a decorator, whose body runs on one instance at a time: that which leads in an election.
@@ -218,11 +223,11 @@ class LockBackend(ABC):
         raise LockError(f"{self.name} has no elections")
 
     @property
-    def renewing(self) -> bool:
+    def _renewing(self) -> bool:
         """True while leases are being renewed."""
         return not self._closed and all(one.renewer.alive for one in list(self._connections.values()))
 
-    def pause_renewal(self, for_s: float) -> None:
+    def _pause_renewal(self, for_s: float) -> None:
         """Renew nothing for some seconds, as if the renewal hung."""
         for connection in list(self._connections.values()):
             connection.renewer.pause(for_s)
@@ -281,15 +286,6 @@ class AsyncLocks:
         self.guarantees = backend.guarantees
         self.ttl_s = backend.ttl_s
 
-    @property
-    def renewing(self) -> bool:
-        """True while leases are being renewed."""
-        return self.backend.renewing
-
-    def pause_renewal(self, for_s: float) -> None:
-        """Renew nothing for some seconds, as if the renewal hung."""
-        self.backend.pause_renewal(for_s)
-
     def lock(self, name: str, *, ttl_s: float | None = None) -> AsyncLock:
         """Return the lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
         self.backend.check_name(checked_name(name))
@@ -306,11 +302,9 @@ class AsyncLocks:
             raise LockError(f"{self.name} has no elections")
         return AsyncElection(lambda: self.backend.ballot(name))
 
-    def once(
-        self, name: str, *, every_s: float | None = None, slot: str | None = None, wait_s: float | None = 0
-    ) -> AsyncOnce:
+    def once(self, name: str, **options: Unpack[Slots]) -> AsyncOnce:
         """Start a body once at most for each slot in the whole cluster: see `LockBackend.once`."""
-        return AsyncOnce(self.election(name), name, every_s, slot, wait_s)
+        return AsyncOnce(self.election(name), name, ttl_s=self.ttl_s, **options)
 
     def leading(self, name: str, value: str = "") -> AsyncLeading:
         """Run a body on one instance at a time: see `LockBackend.leading`. Its task is cancelled with its term."""

@@ -1,13 +1,15 @@
 """Objects that are entered as blocks, and that decorate functions: one of them may do both, again and again."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from .errors import LockError
 
 Entered = TypeVar("Entered")
+Result = TypeVar("Result")
 
 _ONE: Final = "block"
 _INSIDE: Final = "it is entered already: each block that runs at the same time takes an object of its own"
@@ -61,3 +63,14 @@ class AsyncBlock(ABC, Generic[Entered]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._open.pop(_ONE).__aexit__(kind, error, trace)
+
+
+def at_once(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that waits for nothing, without a loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        found: Result = end.value
+        return found
+    work.close()
+    raise RuntimeError(f"{work!r} had to wait")

@@ -11,6 +11,7 @@ from .connection import Connection
 from .contender import Contender
 from .errors import LockLost, LockUnavailable
 from .grant import Grant
+from .hook import told
 from .lock import interruptible
 from .waiting import Cancel, Wait, Waiters, Wake, insisted
 
@@ -92,11 +93,19 @@ class _Looks:
 class AsyncLeadership(Grant):
     """Proof that a candidate was elected. It is a grant: it is renewed, it can be lost, and its token fences."""
 
-    __slots__ = ("_ballot",)
+    __slots__ = ("_ballot", "_since", "_unhear")
 
     def __init__(self, ballot: Ballot, grant: Grant) -> None:
         super().__init__(grant.key, grant.token, grant.source, grant.lease)
         self._ballot = ballot
+        self._since = ballot.connection.terms.clock()
+        self._unhear: Callable[[], None] | None = None
+
+    def _tell(self, waited_s: float) -> None:
+        """Have the hook hear of this term, and of its loss or end."""
+        hook, name = self._ballot.connection.terms.hook, self._ballot.name
+        told(hook.granted, name, self.token, waited_s)
+        self._unhear = self.on_lost(lambda: told(hook.lost, name, self.token, self.lease.reason))
 
     async def proclaim(self, value: str) -> None:
         """Change the proclaimed value. Raises `LockLost` if we lead no more, `LockUnavailable` if that is unknown."""
@@ -119,9 +128,17 @@ class AsyncLeadership(Grant):
 
     async def resign(self) -> None:
         """Give the leadership up; the next in line has it at once. Never raises, and may be called again."""
+        unhear, self._unhear = self._unhear, None
+        if unhear is not None:
+            unhear()
         self.lease.lose("its holder has resigned")  # before another one can lead
         connection = self._ballot.connection
-        await insisted(lambda: connection.renewer.hand_back(self.lease, connection.timeout_s))
+        try:
+            await insisted(lambda: connection.renewer.hand_back(self.lease, connection.timeout_s))
+        finally:
+            if unhear is not None:
+                terms = connection.terms
+                told(terms.hook.released, self._ballot.name, self.token, terms.clock() - self._since)
 
 
 class AsyncElection:
@@ -150,12 +167,19 @@ class AsyncElection:
         connection or the loop ends.
         """
         ballot = self.ballot()
-        wait = Wait(wait_s, cancel, clock=ballot.connection.terms.clock)
+        terms = ballot.connection.terms
+        began, wait = terms.clock(), Wait(wait_s, cancel, clock=terms.clock)
 
         async def stand() -> AsyncLeadership:
             return AsyncLeadership(ballot, await ballot.stand(value, wait))
 
-        return await interruptible(stand(), wait, lambda leadership: leadership.resign())
+        try:
+            leadership = await interruptible(stand(), wait, lambda leadership: leadership.resign())
+        except BaseException as error:
+            told(terms.hook.not_granted, ballot.name, error, terms.clock() - began)
+            raise
+        leadership._tell(terms.clock() - began)
+        return leadership
 
     @asynccontextmanager
     async def campaigning(self, value: str, *, wait_s: float | None = None) -> AsyncIterator[AsyncLeadership]:

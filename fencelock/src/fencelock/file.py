@@ -5,6 +5,7 @@ as soon as its holder's process ends, however it ends: the kernel sees to it. A 
 """
 
 import asyncio
+import json
 import os
 import re
 import socket
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self, cast
 from urllib.parse import quote, unquote
 from weakref import finalize
 
@@ -23,7 +24,8 @@ from .backend import Guarantees, LockBackend, Scope
 from .backoff import Backoff
 from .connection import Attempt, Connection, Options, Terms
 from .contender import Contender, describe, parse_owner
-from .errors import ConfigurationError, LockUnavailable
+from .election import Ballot, Leader
+from .errors import ConfigurationError, LockUnavailable, NoLock
 from .grant import Grant
 from .lease import Lease
 from .url import LockUrl
@@ -46,13 +48,16 @@ _REMOTE: Final = re.compile(
 )
 _SIGNED_MAX: Final = 4096  # bytes of a file that are looked at: others write what they like
 _TOKENS: Final = range(1, 2**63)  # those that a fence takes
+_SIGNED: Final = re.compile(rb"\d+ |\0*\Z")  # the first bytes of a lock's file; a crash may leave zeros
 
-_held: "dict[int, finalize[[int], _Place]]" = {}  # what closes each file that this process has locked
+# The files that this process has locked, or is about to lock, and what closes them once they are locked.
+_held: "dict[int, finalize[[int], _Place] | None]" = {}
 
 
 def _close_all() -> None:
     for number, closing in _held.items():
-        closing.detach()
+        if closing is not None:
+            closing.detach()
         os.close(number)  # and no more: what is unlocked here is unlocked for the parent
     _held.clear()
 
@@ -65,18 +70,28 @@ def _opened(path: Path, flags: int = 0) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
 
 
+def _to_lock(path: Path) -> int:
+    number = _opened(path)
+    _held[number] = None
+    return number
+
+
+def _close(number: int) -> None:
+    _held.pop(number, None)
+    os.close(number)
+
+
 def _at_once(path: str, flags: int) -> int:
     # A pipe that another user has put there would have us wait.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _free(number: int) -> None:
-    _held.pop(number, None)
     with suppress(OSError):
         os.ftruncate(number, 0)
     with suppress(OSError):
         fcntl.flock(number, fcntl.LOCK_UN)  # closing it is not enough: a child may have been forked a moment ago
-    os.close(number)
+    _close(number)
 
 
 class _Lease(Lease):
@@ -106,8 +121,11 @@ class _Place(Attempt["FileConnection"]):
         if self.lease is None:
             with here.translated():
                 for _ in range(_LOOKS_MAX):
-                    if self._lock() or self._file.stat().st_size:
+                    if self._lock():
                         break
+                    with suppress(FileNotFoundError):
+                        if self._file.stat().st_size:
+                            break
                     await asyncio.sleep(_LOOK_S)  # who has it only looks, or has yet to sign
             if self._close is None:
                 return self._pauses.next_s() * here.waiters.crowd
@@ -122,17 +140,18 @@ class _Place(Attempt["FileConnection"]):
 
     def _lock(self) -> bool:
         self._file.parent.mkdir(exist_ok=True)  # somebody may have removed it since
-        number = _opened(self._file)
-        self._number, self._close = number, finalize(self, _free, number)
-        _held[number] = self._close
-        with suppress(BlockingIOError):
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._is_there():
-                return True
-        _held.pop(number).detach()
-        self._close = None
-        os.close(number)
-        return False
+        self._number = number = _to_lock(self._file)
+        try:
+            if os.fstat(number).st_nlink > 1 or not _SIGNED.match(os.pread(number, _SIGNED_MAX, 0)):
+                raise NoLock(f"{self._file} is another program's: it is no lock's file, and stays as it is")
+            with suppress(BlockingIOError):
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_there():
+                    _held[number] = self._close = finalize(self, _free, number)
+        finally:
+            if self._close is None:
+                _close(number)
+        return self._close is not None
 
     def _is_there(self) -> bool:
         """Return whether the file is still the one of that name: others would lock a new one."""
@@ -170,7 +189,7 @@ class FileConnection(Connection):
         try:
             yield
         except OSError as error:
-            raise LockUnavailable(f"{self._folder}: {error.strerror}") from error
+            raise LockUnavailable(f"{error.filename or self._folder}: {error.strerror}") from error
 
     @override
     def attempt(self, name: str, ttl_s: float) -> _Place:
@@ -180,7 +199,7 @@ class FileConnection(Connection):
         """Return a token greater than all before it, once it is on disk. Raises `LockUnavailable`."""
         deadline = time.monotonic() + timeout_s
         with self.translated():
-            guard = _opened(self._folder / ".token.guard")
+            guard = _to_lock(self._folder / ".token.guard")
             try:
                 while True:
                     with suppress(BlockingIOError):
@@ -192,7 +211,7 @@ class FileConnection(Connection):
                     await asyncio.sleep(_LOOK_S)
             finally:
                 fcntl.flock(guard, fcntl.LOCK_UN)
-                os.close(guard)
+                _close(guard)
 
     def _agree(self, guard: int) -> None:
         """Have one source for the folder's tokens, that of its first user: each container has a name of its own."""
@@ -213,18 +232,44 @@ class FileConnection(Connection):
             token = time.time_ns() // 1000
         except ValueError:
             raise LockUnavailable(f"{self._token} holds no number: a token would be given twice") from None
-        made = self._token.with_name(".token.new")
+        self._replace(self._token, str(token).encode())
+        return token
+
+    def _replace(self, path: Path, text: bytes) -> None:
+        """Write a file so that, whenever the machine fails, it has this text or the one before."""
+        made = path.with_name(f"{path.name}.new")
         with open(_opened(made, os.O_TRUNC), "wb") as file:
-            file.write(str(token).encode())
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        made.replace(self._token)  # and so, whenever the machine fails, the file has the last token or the one before
+        made.replace(path)
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-        return token
+
+    def words(self, name: str) -> dict[str, Any]:
+        """Return what leaders have said, and put on record. Raises `LockUnavailable`, and `NoLock`."""
+        path = self._folder / f"{_file_of(name)}.words"
+        with self.translated(), suppress(FileNotFoundError), open(path, "rb", opener=_at_once) as file:
+            try:
+                found: dict[str, Any] = json.load(file)["fencelock"]
+            except (ValueError, LookupError, TypeError):
+                raise NoLock(
+                    f"{path} is another program's: no leader's words are in it, and it stays as it is"
+                ) from None
+            return found
+        return {}
+
+    async def write(self, grant: Grant, name: str, **words: object) -> bool:
+        """Write down a leader's words, beside those that are there; False if it leads no more."""
+        text = json.dumps({"fencelock": self.words(name) | words}).encode()
+        if not await grant.lease.hold.renew(self.timeout_s):
+            return False
+        with self.translated():
+            self._replace(self._folder / f"{_file_of(name)}.words", text)
+        return True
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:
@@ -263,6 +308,46 @@ class FileConnection(Connection):
             self._folder.mkdir(exist_ok=True)
 
 
+class FileBallot(Ballot):
+    """An election in a folder: a lock's owner leads, and its words are in a file beside the lock's."""
+
+    connection: FileConnection
+
+    @override
+    async def stand(self, value: str, wait: Wait) -> Grant:
+        place = self.connection.attempt(self.name, self.connection.terms.ttl_s)
+        grant = await place.until_granted(wait)
+        try:
+            if not await self._say(grant, value, grant.token):
+                raise LockUnavailable(f"{self.name}: the lead was lost as soon as it was had")
+        except BaseException:
+            await place.leave()
+            raise
+        return grant
+
+    @override
+    async def say(self, grant: Grant, value: str) -> bool:
+        return await self._say(grant, value, await self.connection.next_token(self.connection.timeout_s))
+
+    async def _say(self, grant: Grant, value: str, revision: int) -> bool:
+        return await self.connection.write(grant, self.name, token=grant.token, revision=revision, said=value)
+
+    @override
+    async def record(self, grant: Grant, value: str) -> bool:
+        return await self.connection.write(grant, self.name, record=value)
+
+    @override
+    async def recorded(self) -> str | None:
+        return self.connection.words(self.name).get("record")
+
+    @override
+    async def leader(self, timeout_s: float | None) -> Leader | None:
+        holders, words = await self.connection.queue(self.name), self.connection.words(self.name)
+        if not holders or words.get("token") != holders[0].token:
+            return None
+        return Leader(holders[0].key, words["said"], holders[0].token, words["revision"])
+
+
 class FileBackend(LockBackend):
     """The locks of a folder, for the processes of one machine.
 
@@ -271,7 +356,7 @@ class FileBackend(LockBackend):
     """
 
     name = "file"
-    guarantees = Guarantees(scope=Scope.MACHINE, leases=False, fencing=True)
+    guarantees = Guarantees(scope=Scope.MACHINE, leases=False, fencing=True, elects=True)
 
     def __init__(self, folder: str | Path, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -301,6 +386,10 @@ class FileBackend(LockBackend):
     @override
     def connect(self) -> FileConnection:
         return FileConnection(self.terms, self._folder)
+
+    @override
+    def ballot(self, name: str) -> FileBallot:
+        return FileBallot(cast(FileConnection, self.here()), name)
 
 
 def _file_of(name: str) -> str:

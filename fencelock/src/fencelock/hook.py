@@ -10,6 +10,7 @@ _log = logging.getLogger(__name__)
 class Hook:
     """A hook hears what happens to the locks of a backend; a subclass overrides the methods that it wants.
 
+    A term of an election, and so of `once` and `leading`, is heard of as a lock of that name, and its end as a release.
     The task that acquires or releases calls it; for threads, a task on the thread that they share. `lost` is called by
     the task or thread that finds out. A method must be quick and must not raise; if it does, the error is logged.
     Times are in seconds. `connect(url, instrument=...)` has ready ones for Prometheus, OpenTelemetry and structlog.

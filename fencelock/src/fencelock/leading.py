@@ -5,17 +5,19 @@ import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from . import portal
-from .block import AsyncBlock, Block
+from .block import AsyncBlock, Block, at_once
 from .election import AsyncElection, AsyncLeadership, Election, Leadership
 from .errors import LockLost, LockUnavailable
+from .grant import Grant
 from .lock import CancelOnLost
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+Term = TypeVar("Term", bound=Grant)
 
 _log = logging.getLogger(__name__)
 _AGAIN_S: Final = 0.5  # a lock system that was away when a term ended is asked again
@@ -64,34 +66,9 @@ class AsyncLeading(AsyncBlock[AsyncLeadership]):
 
         @functools.wraps(function)
         async def led(*args: P.args, **kwargs: P.kwargs) -> Result:
-            again = False
-            while True:
-                lost, done = None, []
-                try:
-                    async with self._block() as term:
-                        try:
-                            done.append(await function(term, *args, **kwargs))
-                        finally:
-                            lost = term.lost
-                except (LockLost, LockUnavailable) as error:
-                    if not (done or self._goes_on(error, lost, again)):
-                        raise
-                if done:
-                    return done[0]
-                if lost is None:
-                    await self._pause()
-                again = True
+            return await _led(self._name, self._block, lambda term: function(term, *args, **kwargs), self._pause)
 
         return led
-
-    def _goes_on(self, error: Exception, lost: bool | None, again: bool) -> bool:
-        """Return whether to stand again after an error. `lost`: whether the term was lost; None: we were not elected.
-
-        At the first stand a lock system that is away is the caller's business, as a wrong address may be the reason.
-        """
-        if lost:
-            _log.warning("%s: %s; standing again", self._name, error)
-        return again if lost is None else lost and isinstance(error, LockLost)
 
 
 class Leading(Block[Leadership]):
@@ -118,24 +95,50 @@ class Leading(Block[Leadership]):
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{function!r} is a coroutine function: these have AsyncLocks.leading")
 
+        @asynccontextmanager
+        async def block() -> AsyncIterator[Leadership]:
+            with self._block() as term:
+                yield term
+
+        async def pause() -> None:
+            portal.run(self._leading._pause())
+
         @functools.wraps(function)
         def led(*args: P.args, **kwargs: P.kwargs) -> Result:
-            again = False
-            while True:
-                lost, done = None, []
-                try:
-                    with self._block() as term:
-                        try:
-                            done.append(function(term, *args, **kwargs))
-                        finally:
-                            lost = term.lost
-                except (LockLost, LockUnavailable) as error:
-                    if not (done or self._leading._goes_on(error, lost, again)):
-                        raise
-                if done:
-                    return done[0]
-                if lost is None:
-                    portal.run(self._leading._pause())
-                again = True
+            async def call(term: Leadership) -> Result:
+                return function(term, *args, **kwargs)
+
+            return at_once(_led(self._leading._name, block, call, pause))
 
         return led
+
+
+async def _led(
+    name: str,
+    block: Callable[[], AbstractAsyncContextManager[Term]],
+    call: Callable[[Term], Coroutine[Any, Any, Result]],
+    pause: Callable[[], Coroutine[Any, Any, None]],
+) -> Result:
+    """Make the call in one term after the other, until it returns or raises an error of its own.
+
+    At the first stand a lock system that is away is the caller's business, as a wrong address may be the reason.
+    """
+    again = False
+    while True:
+        lost, done = None, []  # whether the term was lost (None: we were not elected)
+        try:
+            async with block() as term:
+                try:
+                    done.append(await call(term))
+                finally:
+                    lost = term.lost
+        except (LockLost, LockUnavailable) as error:
+            if lost:
+                _log.warning("%s: %s; standing again", name, error)
+            if not (done or (again if lost is None else lost and isinstance(error, LockLost))):
+                raise
+        if done:
+            return done[0]
+        if lost is None:
+            await pause()
+        again = True

@@ -19,7 +19,7 @@ from .lease import Lease
 from .waiting import Wait
 
 _mutex = threading.Lock()
-_queues: "dict[str, deque[_Place]]" = {}  # of the whole process: a lock's name is what makes two objects one lock
+_queues: "dict[str, deque[_LocalPlace]]" = {}  # of the whole process: a lock's name is what makes two objects one lock
 _last_token = 0
 # The tokens go on after a restart of the process, and can be compared with those of another one on this machine: so a
 # store that checks them refuses what a second instance would spoil.
@@ -35,7 +35,7 @@ def _forget_all() -> None:
 fork.in_child(_forget_all)  # the contenders in it are the parent's
 
 
-class _Place(Attempt[Connection]):
+class _LocalPlace(Attempt[Connection]):
     """A contender's place in a queue; the first owns the lock."""
 
     def __init__(self, connection: Connection, name: str, ttl_s: float) -> None:
@@ -99,10 +99,10 @@ def _next_token() -> int:
         return _last_token
 
 
-class _Connection(Connection):
+class _LocalConnection(Connection):
     @override
-    def attempt(self, name: str, ttl_s: float) -> _Place:
-        return _Place(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> _LocalPlace:
+        return _LocalPlace(self, name, ttl_s)
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:
@@ -124,4 +124,4 @@ class LocalBackend(LockBackend):
 
     @override
     def connect(self) -> Connection:
-        return _Connection(self.terms)
+        return _LocalConnection(self.terms)

@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypedDict, TypeVar
 
 from . import portal
 from .block import AsyncBlock, Block
 from .election import AsyncElection, AsyncLeadership
 from .errors import LockError, LockTimeout
-from .waiting import seconds
+from .waiting import Cancel, seconds
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 _NAMED_MAX: Final = 500  # slots with names that are remembered
 _SLOT_MAX: Final = 255  # characters
+_DEAD_RATIO, _DEAD_S = 1.2, 2.0  # so much of a TTL, and so long, is a run that died in the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,16 @@ class _Record:
             raise LockError(f"{name}: a leader wrote down something else than slots: use another name") from None
 
 
+class Slots(TypedDict, total=False):
+    """The options of `once`: see `LockBackend.once`."""
+
+    every_s: float | None
+    slot: str | None
+    wait_s: float | Literal["ttl"] | None
+    again: bool
+    cancel: Cancel | None
+
+
 class AsyncOnce(AsyncBlock[Start | None]):
     """For tasks: at most one start for each slot. See `AsyncLocks.once`, which makes it.
 
@@ -78,10 +89,13 @@ class AsyncOnce(AsyncBlock[Start | None]):
         self,
         election: AsyncElection,
         name: str,
-        every_s: float | None,
-        slot: str | None,
-        wait_s: float | None,
+        every_s: float | None = None,
+        slot: str | None = None,
+        wait_s: float | Literal["ttl"] | None = "ttl",
         *,
+        ttl_s: float = 0.0,
+        again: bool = False,
+        cancel: Cancel | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if (every_s is None) == (slot is None):
@@ -90,7 +104,9 @@ class AsyncOnce(AsyncBlock[Start | None]):
             raise ValueError(f"every_s must be 1 or more seconds, not {every_s!r}")
         if slot is not None and not (isinstance(slot, str) and 0 < len(slot) <= _SLOT_MAX):
             raise ValueError(f"slot must be a text of 1 to {_SLOT_MAX} characters, not {slot!r:.60}")
-        if wait_s is not None:
+        if wait_s == "ttl":
+            wait_s = ttl_s * _DEAD_RATIO + _DEAD_S
+        elif wait_s is not None:
             seconds("wait_s", wait_s, zero=True)
         super().__init__()
         self.reason = ""
@@ -99,21 +115,24 @@ class AsyncOnce(AsyncBlock[Start | None]):
         self._every_s = every_s
         self._slot = slot
         self._wait_s = wait_s
+        self._again = again
+        self._cancel = cancel
         self._clock = clock
 
     async def _begin(self) -> Start | None:
         """Start the slot that it is now, and return the start; None, with a `reason`, if it is not for us to start.
 
-        Raises `LockUnavailable` and `LockLost`, and then starts nothing; but the slot may count as started.
+        Raises `LockUnavailable`, `LockCancelled` and `LockLost`, and then starts nothing; but with the first and the
+        last the slot may count as started.
         """
         slot = self._slot or self._now()
         if self._was_started(await self._recorded(), slot):
             return None
         try:
-            leadership = await self._election.campaign(slot, wait_s=self._wait_s)
+            leadership = await self._election.campaign(slot, wait_s=self._wait_s, cancel=self._cancel)
         except LockTimeout:
             if not self._was_started(await self._recorded(), slot):
-                self._refuse(slot, "a run of another slot goes on, or another process is about to start this one")
+                self._refuse(slot, "another run goes on, or another process is about to start this one")
             return None
         try:
             return await self._write_down(slot, leadership)
@@ -127,7 +146,7 @@ class AsyncOnce(AsyncBlock[Start | None]):
         if self._was_started(record, slot):
             await leadership.resign()
             return None
-        named = (*record.named, slot)[-_NAMED_MAX:]
+        named = (*(one for one in record.named if one != slot), slot)[-_NAMED_MAX:]
         record = replace(record, last=slot) if self._slot is None else replace(record, named=named)
         await leadership.record(json.dumps({"last": record.last, "named": record.named}, ensure_ascii=False))
         leadership.ensure_held()
@@ -151,9 +170,10 @@ class AsyncOnce(AsyncBlock[Start | None]):
 
     def _was_started(self, record: _Record, slot: str) -> bool:
         if slot == record.last or slot in record.named:
-            return self._refuse(slot, "it was started")
+            return not self._again and self._refuse(slot, "it was started")
         if self._slot is None and slot < record.last:
-            return self._refuse(slot, f"a later one, {record.last}, was started: a clock is wrong", logging.WARNING)
+            why = f"a later one, {record.last}, was started: a clock is wrong, or the slots were shorter"
+            return self._refuse(slot, why, logging.WARNING)
         return False
 
     def _refuse(self, slot: str, why: str, level: int = logging.INFO) -> bool:

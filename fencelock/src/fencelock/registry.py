@@ -37,14 +37,22 @@ _CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": _REDIS, "hiredis": _R
     "asyncmy": _MYSQL,
     "psycopg": "'psycopg[binary]'",
 }
-# Other ways to reach the same server: over TLS, through a socket file.
+# Other ways to reach the same server: over TLS, through a socket file; and what people have in DATABASE_URL.
 _ALSO: Final = {
     "etcds": "etcd",
     "rediss": "redis",
     "unix": "redis",
     "redlocks": "redlock",
     "zookeepers": "zookeeper",
-} | {"postgresql": "postgres"}
+} | {
+    "postgresql": "postgres",
+    "mariadb": "mysql",
+}
+_WAYS: Final = {
+    "redis": ("sentinel", "cluster"),
+    "postgres": ("psycopg", "psycopg2", "psycopg_async", "asyncpg", "pg8000"),
+    "mysql": ("pymysql", "mysqldb", "aiomysql", "asyncmy", "mysqlconnector", "mariadbconnector"),
+}
 
 
 def register(scheme: str, backend: str | type[LockBackend]) -> None:
@@ -69,12 +77,15 @@ def _register_installed() -> None:
 
 def name_of(scheme: str) -> str:
     """Return the short name of the lock with this URL scheme or short name. Raises `ConfigurationError`."""
-    base, plus, kind = scheme.partition("+")
-    name = _ALSO.get(base, base) + plus.replace("+", "-") + kind
+    base, *kinds = scheme.split("+")
+    base = _ALSO.get(base, base)
+    name = "-".join([base, *(kind for kind in kinds if kind not in _WAYS.get(base, ()))])
+    name = "mysql-row" if name == "mysql" else name
     if name not in CLASSES | _FOR_TESTS:
         _register_installed()
     if name not in CLASSES | _FOR_TESTS:
-        raise ConfigurationError(f"there is no lock {scheme!r}; there are {', '.join(map(scheme_of, CLASSES))}")
+        hint = "; for one machine there is file:///folder" if base == "sqlite" else ""
+        raise ConfigurationError(f"there is no lock {scheme!r}; there are {', '.join(map(scheme_of, CLASSES))}{hint}")
     return name
 
 
@@ -105,7 +116,8 @@ def backend_class(name: str) -> type[LockBackend]:
 def connect(url: str, **options: Unpack[Options]) -> LockBackend:
     """Open the lock system that a URL names; the connection is made at first use.
 
-    `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
+    `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redis+sentinel://a,b/master`,
+    `redis+cluster://a,b`, `redlock://a,b,c`,
     `zookeeper://a:2181,b:2181/folder`, `postgres://user:password@host/database`,
     `mysql+row://user:password@host/database`, `mysql+for-update://`, `file:///folder`, `local://`; docs/locks.md has
     them all, and `register` adds to them. The options, which are keywords:

@@ -65,11 +65,11 @@ class AsyncSession(Leased, ABC):
     async def undo(self) -> None:
         """Drop a session that nobody wants any more, but not a lease that it has joined."""
         if self._joined:
-            self.orphan()
+            self._orphan()
         else:
             await self.close()
 
-    def orphan(self) -> None:
+    def _orphan(self) -> None:
         """Renew no more, and leave the lease to end by itself; its locks stay held until then."""
         self.here().renewer.drop(self.lease)
 
@@ -113,10 +113,6 @@ class Session(Leased):
     def election(self, name: str) -> Election:
         """See `AsyncSession.election`."""
         return Election(self._session.election(name))
-
-    def orphan(self) -> None:
-        """See `AsyncSession.orphan`."""
-        self._session.orphan()
 
     def close(self) -> None:
         """See `AsyncSession.close`."""

@@ -18,14 +18,15 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, Unpack, cast
+from typing import ClassVar, Final, Self, Unpack, cast
 
 from typing_extensions import override
 
 from . import clock, fork
 from .backend import Guarantees, LockBackend, Scope
+from .block import at_once
 from .connection import Attempt, Connection, Options, PlaceLost, Terms
 from .contender import Contender, describe, parse_owner
 from .election import Ballot, Leader, Lookout
@@ -319,22 +320,12 @@ class _Renewer(Renewer):
         """Renew a lease, or give it back."""
         if (job := self._jobs.get(lease)) is not None:
             job.due = self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio)
-            _done(self._do(lease, job))
+            at_once(self._do(lease, job))  # calls to a server in memory are answered at once
 
     @override
     def _wake_by(self, due: float) -> None:
         if not self.stands:
             super()._wake_by(due)
-
-
-def _done(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that waits for nothing: calls to a server in memory are answered at once."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    work.close()
-    raise RuntimeError("a call to a server in memory had to wait")
 
 
 class _Place(Attempt["_Connection"]):

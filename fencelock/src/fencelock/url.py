@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote
 
 from .errors import ConfigurationError
 
-_URL = re.compile(r"([a-z][a-z0-9+-]*)://(?:([^@/?#]*)@)?([^@/?#]*)(/[^?#@]*)?(?:\?([^#]*))?", re.DOTALL)
+_URL = re.compile(r"([a-z][a-z0-9+_-]*)://(?:([^@/?#]*)@)?([^@/?#]*)(/[^?#@]*)?(?:\?([^#]*))?", re.DOTALL)
 LOOKS_LIKE = "it looks like scheme://user:password@host:port,host:port/path?option=value, percent-escaped"
 
 
@@ -29,7 +29,7 @@ class LockUrl:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a URL. Raises `ConfigurationError`, which quotes nothing: an unescaped password may be anywhere."""
-        match = _URL.fullmatch(text)
+        match = _URL.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ConfigurationError(f"not a lock's URL; {LOOKS_LIKE}")
         scheme, login, hosts, path, query = match.groups()

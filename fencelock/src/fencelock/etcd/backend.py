@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Self, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 from typing_extensions import override
 
-from ..backend import Guarantees, LockBackend
+from ..backend import LASTING, LockBackend
 from ..connection import Options
 from ..errors import ConfigurationError
 from ..grant import Grant
@@ -59,16 +60,7 @@ class EtcdBackend(LockBackend):
     """
 
     name = "etcd"
-    guarantees = Guarantees(
-        fair=True,
-        fencing=True,
-        survives_silence=True,
-        survives_restart=True,
-        survives_cut=True,
-        shows_queue=True,
-        elects=True,
-        forces_release=True,
-    )
+    guarantees = replace(LASTING, fair=True, shows_queue=True, forces_release=True)
 
     def __init__(
         self,
@@ -105,17 +97,9 @@ class EtcdBackend(LockBackend):
         url.refuse_options("ca_file", "cert_file", "key_file")
         if url.path.strip("/"):
             raise ConfigurationError("etcd's URL has no path: etcd://host:2379,host:2379")
-        files = {name: Path(file) for name, file in url.options.items()}
-        scheme = "https" if url.secure else "http"
-        return cls(
-            [f"{scheme}://{host}" for host in url.hosts],
-            user=url.user,
-            password=url.password,
-            ca_file=files.get("ca_file"),
-            cert_file=files.get("cert_file"),
-            key_file=files.get("key_file"),
-            **options,
-        )
+        more: dict[str, Any] = {name: Path(file) for name, file in url.options.items()} | {**options}
+        members = [f"{'https' if url.secure else 'http'}://{host}" for host in url.hosts]
+        return cls(members, user=url.user, password=url.password, **more)
 
     @override
     def check_name(self, name: str) -> None:

@@ -8,9 +8,9 @@ from ..contender import Contender
 from ..election import Ballot, Leader, Lookout
 from ..grant import Grant
 from ..waiting import Wait, Wake
-from . import lookout
 from .client import KeyValue, created, get, modified, oldest, put
-from .lock import RECORD, EtcdConnection, Place
+from .lock import RECORD, EtcdConnection, EtcdPlace
+from .lookout import KeyLookout
 from .shared_lease import SharedLease
 
 
@@ -31,7 +31,7 @@ class EtcdBallot(Ballot):
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
         connection = self.connection
-        place = Place(connection, self.name, value.encode(), ttl_s=connection.terms.ttl_s, session=self._session)
+        place = EtcdPlace(connection, self.name, value.encode(), ttl_s=connection.terms.ttl_s, session=self._session)
         grant = await place.until_granted(wait)
         # As it was created: nobody but us changes it.
         self._known[grant.key] = KeyValue(grant.key, value.encode(), grant.token, grant.token, 0)
@@ -80,14 +80,14 @@ class EtcdBallot(Ballot):
 
     @override
     def lookout(self, wake: Wake) -> Lookout:
-        return _Lookout(self, wake)
+        return _EtcdLookout(self, wake)
 
 
-class _Lookout:
+class _EtcdLookout:
     """A watch on all that happens to the candidates."""
 
     def __init__(self, ballot: EtcdBallot, wake: Wake) -> None:
         connection = ballot.connection
-        self._lookout = lookout.Lookout(connection.client, wake, connection.waiters)
+        self._lookout = KeyLookout(connection.client, wake, connection.waiters)
         self.pause_s = partial(self._lookout.pause_s, ballot._prefix, connection.timeout_s, below=True)
         self.close = self._lookout.close

@@ -14,7 +14,7 @@ from ..grant import Grant
 from ..waiting import Wait
 from .client import EtcdClient, KeyValue, NotFound, created, delete, get, newest, oldest, put
 from .endpoint import Access
-from .lookout import Lookout
+from .lookout import KeyLookout
 from .shared_lease import Key, SharedLease
 
 # The suffix of the key, beside an election's queue, that holds what its leader has written down.
@@ -33,7 +33,7 @@ class EtcdConnection(Connection):
     @override
     def attempt(self, name: str, ttl_s: float, session: SharedLease | None = None) -> Attempt[Any]:
         """Return a new attempt to get the lock of that name, under that session's lease or the default one's."""
-        return Place(self, name, describe(self.terms.instance).encode(), ttl_s=ttl_s, session=session)
+        return EtcdPlace(self, name, describe(self.terms.instance).encode(), ttl_s=ttl_s, session=session)
 
     async def session(self, ttl_s: float, timeout_s: float) -> SharedLease:
         """Return the default session for that TTL, rounded up to whole seconds. Raises `LockUnavailable`."""
@@ -96,7 +96,7 @@ class EtcdConnection(Connection):
         await self.client.close()
 
 
-class Place(Attempt[EtcdConnection]):
+class EtcdPlace(Attempt[EtcdConnection]):
     """A contender's place in the queue of a name, as in etcd's Go `concurrency.Mutex`.
 
     The layout is Go's and that of etcd's Lock service, so that `etcdctl lock <name>`, Go's Mutex and jetcd stand in the
@@ -118,7 +118,7 @@ class Place(Attempt[EtcdConnection]):
         self._session = session
         self._key: Key
         self._ahead: KeyValue | None = None  # the contender just ahead of us
-        self._lookout = Lookout(connection.client, self.wake, connection.waiters)  # for its end
+        self._lookout = KeyLookout(connection.client, self.wake, connection.waiters)  # for its end
         self.cleanup.callback(self._lookout.close)
 
     @override

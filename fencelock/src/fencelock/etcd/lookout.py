@@ -17,7 +17,7 @@ _LOOK_AGAIN_S: Final = 1.0
 _WITHOUT_WATCH_S: Final = 0.1
 
 
-class Lookout:
+class KeyLookout:
     """A watch on one key at a time, which sets `wake`, and the times of the looks besides it."""
 
     def __init__(self, client: EtcdClient, wake: Wake, waiters: Waiters) -> None:

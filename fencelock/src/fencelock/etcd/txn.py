@@ -6,11 +6,12 @@ to wait, by a watch, for the deletion of the key. Not fair: at its deletion all 
 
 import json
 import secrets
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
-from ..backend import Guarantees
+from ..backend import LASTING
 from ..connection import Attempt, PlaceLost
 from ..contender import Contender, describe
 from ..grant import Grant
@@ -19,11 +20,11 @@ from .backend import EtcdBackend
 from .client import KeyValue, NotFound, created, get, put
 from .endpoint import use_grpc
 from .lock import RECORD, EtcdConnection
-from .lookout import Lookout
+from .lookout import KeyLookout
 from .shared_lease import Key, SharedLease
 
 
-class _Attempt(Attempt["EtcdTxnConnection"]):
+class _EtcdTxnAttempt(Attempt["EtcdTxnConnection"]):
     def __init__(self, connection: "EtcdTxnConnection", name: str, ttl_s: float, session: SharedLease | None) -> None:
         super().__init__(connection, name, ttl_s)
         self._client = connection.client
@@ -31,7 +32,7 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
         self._key: Key
         self._value: bytes
         self._holder: KeyValue | None = None  # the other one's key, as we found it
-        self._lookout = Lookout(connection.client, self.wake, connection.waiters)  # for its end
+        self._lookout = KeyLookout(connection.client, self.wake, connection.waiters)  # for its end
         self.cleanup.callback(self._lookout.close)
 
     @override
@@ -84,7 +85,7 @@ class EtcdTxnConnection(EtcdConnection):
 
     @override
     def attempt(self, name: str, ttl_s: float, session: SharedLease | None = None) -> Attempt[Any]:
-        return _Attempt(self, name, ttl_s, session)
+        return _EtcdTxnAttempt(self, name, ttl_s, session)
 
     @override
     async def queue(self, name: str) -> list[Contender]:
@@ -100,14 +101,7 @@ class EtcdTxnBackend(EtcdBackend):
     """As `EtcdBackend`, with the single-key lock: re-entrant, fenced by its key's create revision, not fair."""
 
     name = "etcd-txn"
-    guarantees = Guarantees(
-        fencing=True,
-        survives_silence=True,
-        survives_restart=True,
-        survives_cut=True,
-        elects=True,
-        forces_release=True,
-    )
+    guarantees = replace(LASTING, forces_release=True)
 
     @override
     def check_name(self, name: str) -> None:

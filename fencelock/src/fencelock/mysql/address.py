@@ -29,15 +29,17 @@ class Address:
             parts = urlsplit(url)
             port = parts.port or 3306
             options = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+            if options.pop("charset", ["utf8mb4"]) != ["utf8mb4"]:  # many have it there, and it is ours
+                raise ValueError
             address = cls(
                 host=parts.hostname or "",
                 port=port,
                 user=unquote(parts.username or ""),
                 password=unquote(parts.password or ""),
                 database=unquote(parts.path[1:]),
-                ssl_ca=options["ssl_ca"][-1] if options else None,
+                ssl_ca=options["ssl_ca"][-1] if "ssl_ca" in options else None,
             )
-        except (ValueError, KeyError):
+        except ValueError:
             raise ConfigurationError(f"not a MySQL URL; it looks like {_URL}") from None
         whole = address.host and address.user and address.database and parts.scheme in ("mysql", "mariadb")
         if not whole or options.keys() - {"ssl_ca"} or parts.fragment or "/" in parts.path[1:] or "@" in parts.path:

@@ -12,9 +12,8 @@ from ..connection import Connection, Options, Terms
 from ..contender import Contender
 from ..errors import LockUnavailable
 from ..url import LockUrl
-from .client import DUPLICATE, Lent, MySqlClient, Sessions
+from .client import DUPLICATE, GROUP, Lent, MySqlClient, Sessions, group_of
 from .election import MySqlBallot
-from .group import GROUP, group_of
 from .session import Refused
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.

@@ -6,17 +6,14 @@ SQLAlchemy pools the connections, with an engine for each set of settings.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from ..errors import ConfigurationError
 from .address import Address
-from .session import MIN_CALL_S, Answer, Refused, Session, late, text_of
-
-Result = TypeVar("Result")
+from .session import MIN_CALL_S, Answer, MySqlSession, Refused, late, text_of
 
 try:
     import asyncmy
@@ -30,6 +27,8 @@ except ImportError:  # an extra: said when a client is made
 DEADLOCK: Final = 1213
 DUPLICATE: Final = 1062
 NO_TABLE: Final = 1146
+# Groups of servers that all take writes: a member may not have seen what another has just written.
+GROUP: Final = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name')"
 _TABLE_EXISTS: Final = 1050
 _TRIES: Final = 5  # of work that the server chose as a deadlock's victim
 _SILENT_S: Final = 60.0
@@ -37,47 +36,15 @@ _IDLE_MAX: Final = 16  # connections kept for later
 _DISPOSE_S: Final = 1.0
 
 
-class Call:
-    """Statements over one session, with one deadline (of `time.monotonic`) for all of them."""
-
-    def __init__(self, session: Session, deadline: float) -> None:
-        self._session = session
-        self._deadline = deadline
-        self._begun = False
-
-    async def run(self, sql: str, args: Sequence[Any] = (), *, tell: Sequence[int] = ()) -> Answer:
-        """As `Session.run`; each statement is a transaction unless one was begun."""
-        left_s = max(MIN_CALL_S, self._deadline - time.monotonic())
-        return await self._session.run(sql, args, timeout_s=left_s, tell=(*tell, DEADLOCK, NO_TABLE))
-
-    async def begin(self) -> None:
-        """Begin a transaction, unless there is one."""
-        if not self._begun:
-            await self.run("START TRANSACTION")
-            self._begun = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._begun and error is None:
-            await self.run("COMMIT")
-        elif self._begun and self._session.open:
-            await self.run("ROLLBACK")
-
-
 class Sessions:
     """Connections with the same settings: an engine of SQLAlchemy's."""
 
-    def __init__(self, client: "MySqlClient", settings: Sequence[str], *, autocommit: bool) -> None:
+    def __init__(self, client: "MySqlClient", settings: Sequence[str]) -> None:
         self._client = client
         # The server gets nothing but a connection's settings, a ping when it is used again, and our statements.
-        more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
         self.engine = create_async_engine(
             "mysql+asyncmy://",  # where it is and the password are the creator's: they can't get into an error
-            async_creator=partial(client.dial, settings, autocommit),
+            async_creator=partial(client.dial, settings),
             pool_size=_IDLE_MAX,
             max_overflow=-1,
             pool_use_lifo=True,
@@ -85,10 +52,10 @@ class Sessions:
             pool_reset_on_return=None,
             skip_autocommit_rollback=True,
             hide_parameters=True,
-            **more,
+            isolation_level="AUTOCOMMIT",
         )
 
-    async def take(self, timeout_s: float) -> Session:
+    async def take(self, timeout_s: float) -> MySqlSession:
         """Return a session that nobody else uses; give it back, or end it."""
         client = self._client
         client.ensure_open()
@@ -101,10 +68,10 @@ class Sessions:
             raise client.failed(error) from error
         return client.session_of(connection)
 
-    async def give(self, session: Session) -> None:
+    async def give(self, session: MySqlSession) -> None:
         """Keep a session for later if it is in order, else end it."""
         self._client.live.discard(session)
-        if session.in_step:
+        if session.open:
             with suppress(SQLAlchemyError):
                 await session.connection.close()
         else:
@@ -116,17 +83,17 @@ class Lent:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._session: Session | None = None
+        self._session: MySqlSession | None = None
 
-    async def take(self, timeout_s: float) -> Session:
+    async def take(self, timeout_s: float) -> MySqlSession:
         """Return the session, or a new one if it has ended."""
         if self._session is None:
             self._session = await self._sessions.take(timeout_s)
         return self._session
 
-    async def give(self, session: Session) -> None:
+    async def give(self, session: MySqlSession) -> None:
         """Keep the session for the next call if it is in order."""
-        if not session.in_step:
+        if not session.open:
             self._session = None
             await self._sessions.give(session)
 
@@ -142,26 +109,15 @@ class MySqlClient:
     """Sessions to one database, for one event loop.
 
     `url`: see `Address`; without `ssl_ca` there is no TLS. `timeout_s`: deadline of a call. `unavailable`: the error
-    raised when the server can't be reached or refuses us. `schema`: statements that create the tables when one is
-    missing; `made_once`: only before the first call, as a table that is missing later has been lost.
+    raised when the server can't be reached or refuses us. `schema`: statements that create missing tables.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float,
-        unavailable: type[Exception],
-        schema: Sequence[str] = (),
-        made_once: bool = False,
-    ) -> None:
+    def __init__(self, url: str, *, timeout_s: float, unavailable: type[Exception], schema: Sequence[str] = ()) -> None:
         self.timeout_s = timeout_s
         self._address = self.check(url)
         self._unavailable = unavailable
         self._schema = schema
-        self._made_once = made_once
-        self._made = False
-        self.live: set[Session] = set()
+        self.live: set[MySqlSession] = set()
         self.closed = False
         self._pools: list[Sessions] = []
         # 1 s, the shortest that there is: these statements wait for nothing but each other.
@@ -179,17 +135,17 @@ class MySqlClient:
         address.tls()
         return address
 
-    def sessions(self, *settings: str, silent_s: float = _SILENT_S, autocommit: bool = True) -> Sessions:
-        """Make a pool of sessions with these settings. `silent_s`: the server ends a session idle for longer."""
+    def sessions(self, *settings: str) -> Sessions:
+        """Make a pool of sessions with these settings."""
         common = (
             # So rows that a statement looked at and did not match are unlocked, and no gaps are locked.
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             # `sql_mode`, whatever the server's default is: an overlong value is an error, and a backslash escapes.
             # `net_read_timeout`: the wait for the rest of a statement whose beginning has come.
-            f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', wait_timeout = {math.ceil(silent_s)}, "
-            f"net_read_timeout = {math.ceil(silent_s)}",
+            f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', wait_timeout = {_SILENT_S:.0f}, "
+            f"net_read_timeout = {_SILENT_S:.0f}",
         )
-        pool = Sessions(self, (*common, *settings), autocommit=autocommit)
+        pool = Sessions(self, (*common, *settings))
         self._pools.append(pool)
         return pool
 
@@ -208,67 +164,37 @@ class MySqlClient:
         tell: Sequence[int] = (),
         sessions: Sessions | Lent | None = None,
     ) -> Answer:
-        """Run one statement, a transaction of its own. For missing tables see `call`."""
-        run = partial(Call.run, sql=sql, args=args, tell=tell)
-        return await self.call(run, timeout_s=timeout_s, tell=tell, sessions=sessions)
+        """Run one statement, a transaction of its own. Missing tables are created first.
 
-    async def call(
-        self,
-        work: Callable[[Call], Awaitable[Result]],
-        *,
-        timeout_s: float | None = None,
-        tell: Sequence[int] = (),
-        sessions: Sessions | Lent | None = None,
-    ) -> Result:
-        """Run some statements over one session. Missing tables are created first (but see `made_once`).
-
-        A transaction that they have begun is committed in the end, or rolled back if they raise. A deadlock's victim
-        wrote nothing, and is run again: `work` must be safe to repeat.
+        A deadlock's victim wrote nothing, and is run again. Refusals in `tell` are raised as `Refused`.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         sessions = sessions or self._sessions
         deadline = time.monotonic() + timeout_s
         for attempt in range(_TRIES):
             session = await sessions.take(deadline - time.monotonic() if attempt else timeout_s)
+            left_s = max(MIN_CALL_S, deadline - time.monotonic())
             try:
-                try:
-                    if self._made_once and not self._made:
-                        await self._make_missing_tables(session)
-                    async with Call(session, deadline) as call:
-                        return await work(call)
-                except Refused as refusal:
-                    if refusal.code in tell or attempt == _TRIES - 1:
-                        raise
-                    if refusal.code == NO_TABLE:
-                        if self._made_once:
-                            raise
-                        await self._create_tables(session)
+                return await session.run(sql, args, timeout_s=left_s, tell=(*tell, DEADLOCK, NO_TABLE))
             except Refused as refusal:
                 if refusal.code in tell:
                     raise
-                raise self.failed(refusal) from refusal
+                if attempt == _TRIES - 1:
+                    raise self.failed(refusal) from refusal
+                if refusal.code == NO_TABLE:
+                    await self._create_tables(session)
             finally:
                 await sessions.give(session)
         raise AssertionError("unreachable")
 
-    async def _make_missing_tables(self, session: Session) -> None:
-        # Look first, instead of CREATE IF NOT EXISTS: an account that only uses tables needs no right to create any.
-        names = [statement.split()[2] for statement in self._schema]  # CREATE TABLE name
-        places = ", ".join(["%s"] * len(names))
-        where = f"TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({places})"
-        sql = f"SELECT COUNT(*) FROM information_schema.TABLES WHERE {where}"  # noqa: S608
-        if (await session.run(sql, names, timeout_s=self.timeout_s)).rows[0][0] < len(names):
-            await self._create_tables(session)
-        self._made = True
-
-    async def _create_tables(self, session: Session) -> None:
+    async def _create_tables(self, session: MySqlSession) -> None:
         for statement in self._schema:
             with suppress(Refused):  # it was there, or somebody else made it at the same moment
                 await session.run(statement, timeout_s=self.timeout_s, tell=(_TABLE_EXISTS, DEADLOCK))
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    async def dial(self, settings: Sequence[str], autocommit: bool) -> Any:
+    async def dial(self, settings: Sequence[str], autocommit: bool = True) -> Any:
         """Open one of the driver's connections, for an engine. Takes about a millisecond without TLS."""
         at = self._address
         try:
@@ -298,9 +224,9 @@ class MySqlClient:
             raise
         return driver
 
-    def session_of(self, connection: "AsyncConnection") -> Session:
+    def session_of(self, connection: "AsyncConnection") -> MySqlSession:
         """Return the session of a pool's connection, which a caller has now."""
-        session = Session(connection, self.failed)
+        session = MySqlSession(connection, self.failed)
         self.live.add(session)
         return session
 
@@ -324,3 +250,11 @@ class MySqlClient:
         """Return our error for one of the driver's, which never contain the password."""
         at = self._address
         return self._unavailable(f"MySQL at {at.host}:{at.port}: {text_of(why)}")
+
+
+def group_of(rows: Sequence[Any]) -> str | None:
+    """Return the kind of group that a server belongs to, by its answer to `GROUP`; None for a single server."""
+    found: dict[str, str] = dict(rows)
+    if found.get("wsrep_on") == "ON":
+        return "Galera"
+    return "group replication" if found.get("group_replication_group_name") else None

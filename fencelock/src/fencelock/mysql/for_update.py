@@ -19,8 +19,8 @@ from ..grant import Grant
 from ..lease import Lease
 from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
-from .client import DUPLICATE, NO_TABLE, Call, Sessions
-from .session import Refused, Session
+from .client import DUPLICATE, NO_TABLE, Sessions
+from .session import Answer, MySqlSession, Refused
 
 _TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
 _NO_SESSION: Final = 1094
@@ -30,7 +30,7 @@ _SESSION: Final = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE
 _SHOW: Final = f"SELECT {OWNER_COLUMNS}, NULL FROM fencelock_rows WHERE holder IS NOT NULL AND "  # noqa: S608
 
 
-class _Attempt(Attempt["MySqlForUpdateConnection"]):
+class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
     """A row lock, held by an open transaction, in MySQL's own queue, and fenced by a counter.
 
     It asks for the row without waiting; if it is taken, it waits in the server's queue, on a session of its own, in a
@@ -49,7 +49,7 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
         self._who = whoami()
         self._client = connection.client
         self._key = key(name)
-        self._session: Session | None = None
+        self._session: MySqlSession | None = None
         self._queue_next = False  # the row is taken: the next try waits for it
         self._queued: asyncio.Task[bool | None] | None = None
         self._mark = secrets.token_hex(16)  # of its statement in the server's queue
@@ -79,45 +79,45 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
         self._queue_next = True
         return 0.0
 
-    async def _begin(self, wait: Wait) -> Session:
+    async def _begin(self, wait: Wait) -> MySqlSession:
         session = self._session = await self._rows.take(wait.call_s(self.timeout_s))
         if session.notes.get("ttl_s") != self.ttl_s:  # all TTLs share the pool
             silent_s = math.ceil(self.ttl_s)  # rounded up: never shorter than we believe in a lease
             await session.run(
-                f"SET SESSION innodb_lock_wait_timeout = {self._queue_s}, wait_timeout = {silent_s}, "
+                # A transaction begins with its first statement.
+                f"SET SESSION autocommit = 0, innodb_lock_wait_timeout = {self._queue_s}, wait_timeout = {silent_s}, "
                 f"net_read_timeout = {silent_s}",
                 timeout_s=wait.call_s(self.timeout_s),
             )
             session.notes["ttl_s"] = self.ttl_s
         return session
 
-    async def _make_row(self, session: Session, wait: Wait) -> None:
-        await session.rollback(wait.call_s(self.timeout_s))
+    async def _make_row(self, session: MySqlSession, wait: Wait) -> None:
+        await session.run("ROLLBACK", timeout_s=wait.call_s(self.timeout_s))
         # Refused: another contender made it just now, or has it. (With IGNORE the driver would log a warning.)
         refusals = (*_TAKEN, DUPLICATE)
         with contextlib.suppress(Refused):
-            sql = "INSERT INTO fencelock_rows (name) VALUES (%s)"
-            await self._client.call(lambda call: call.run(sql, (self._key,), tell=refusals), tell=refusals)
+            await self._client.ask("INSERT INTO fencelock_rows (name) VALUES (%s)", (self._key,), tell=refusals)
 
-    async def _at_once(self, session: Session, wait: Wait) -> bool | None:
+    async def _at_once(self, session: MySqlSession, wait: Wait) -> bool | None:
         """Return whether we have the row; None if there is no row, as nothing is locked then."""
         # Answered at once, or there is no server: while we wait in its queue we can't tell.
         return await self._lock_row(session, f"{_LOCK_ROW} NOWAIT", wait.call_s(self.timeout_s))
 
-    async def _in_queue(self, session: Session) -> bool | None:
+    async def _in_queue(self, session: MySqlSession) -> bool | None:
         """Return the same after a wait in the queue. If somebody ends the wait (KILL QUERY), that is an error."""
         sql = _LOCK_ROW.replace("1", f"/* {self._mark} */ 1", 1)
         # No answer later than that: the connection is silent.
         return await self._lock_row(session, sql, self._queue_s + self.timeout_s)
 
-    async def _lock_row(self, session: Session, sql: str, timeout_s: float) -> bool | None:
+    async def _lock_row(self, session: MySqlSession, sql: str, timeout_s: float) -> bool | None:
         try:
             answer = await session.run(sql, (self._key,), timeout_s=timeout_s, tell=(*_TAKEN, NO_TABLE))
         except Refused as refusal:
             return None if refusal.code == NO_TABLE else False
         return True if answer.rows else None
 
-    async def _grant(self, session: Session, wait: Wait) -> Grant:
+    async def _grant(self, session: MySqlSession, wait: Wait) -> Grant:
         timeout_s = wait.call_s(self.timeout_s)
         source, token = await self.connection.tokens.next(timeout_s)
         asked_at = clock.now()
@@ -130,7 +130,7 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
         self.renewer.keep(lease)
         return Grant(lease.name, token, source, lease)
 
-    async def _sign(self, session: Session, token: int, timeout_s: float) -> str:
+    async def _sign(self, session: MySqlSession, token: int, timeout_s: float) -> str:
         """Write our name into the row: this proves that the transaction was open when the token was counted."""
         holder = secrets.token_hex(16)
         thread = short(self._who)
@@ -165,17 +165,16 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
         connection, for the number of the session that runs our statement, and while it runs no number is used twice.
         """
 
-        async def kill(call: Call) -> None:
-            for (number,) in (await call.run(_SESSION, (f"%{self._mark}%",))).rows:
-                await call.run(f"KILL {number:d}", tell=(_NO_SESSION,))
-
         with contextlib.suppress(LockUnavailable, Refused):
-            await self._client.call(kill, timeout_s=_KILL_S, tell=(_NO_SESSION,))
+            async with self._client.lent() as lent:
+                found = await self._client.ask(_SESSION, (f"%{self._mark}%",), timeout_s=_KILL_S, sessions=lent)
+                for (number,) in found.rows:
+                    await self._client.ask(f"KILL {number:d}", timeout_s=_KILL_S, tell=(_NO_SESSION,), sessions=lent)
 
     @override
     async def leave(self, *, in_background: bool = False) -> None:
         with contextlib.suppress(LockUnavailable):
-            if self._session is not None and self._queued is None and self._session.in_step and not in_background:
+            if self._session is not None and self._queued is None and self._session.open and not in_background:
                 session, self._session, self._queue_next = self._session, None, False
                 await _roll_back(session, self._rows, self.timeout_s)
             else:
@@ -183,11 +182,11 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
         await super().leave(in_background=in_background)
 
 
-async def _roll_back(session: Session, rows: Sessions, timeout_s: float) -> None:
+async def _roll_back(session: MySqlSession, rows: Sessions, timeout_s: float) -> None:
     """Roll back, and keep the session for later. Without an answer it is closed, which rolls back, too."""
     try:
         with contextlib.suppress(LockUnavailable):
-            await session.rollback(timeout_s)
+            await session.run("ROLLBACK", timeout_s=timeout_s)
     finally:
         await rows.give(session)
 
@@ -195,13 +194,31 @@ async def _roll_back(session: Session, rows: Sessions, timeout_s: float) -> None
 class _Transaction:
     """The session whose open transaction has the row. The renewal and the release share it."""
 
-    def __init__(self, session: Session, rows: Sessions) -> None:
-        self._session: Session | None = session
+    def __init__(self, session: MySqlSession, rows: Sessions) -> None:
+        self._session: MySqlSession | None = session
         self._rows = rows
+        self._asked: asyncio.Task[Answer] | None = None
+        self._turn = asyncio.Lock()  # a release must not begin between the two halves of a renewal
 
     async def renew(self, timeout_s: float) -> bool:
-        """Ping the server, which also resets its timeout for idle sessions."""
-        return self._session is not None and await self._session.ping(timeout_s)
+        """Ask the server for nothing, which also resets its timeout for idle sessions."""
+        session = self._session
+        try:
+            async with asyncio.timeout(timeout_s), self._turn:
+                await self._answered()  # an answer to an earlier question says nothing of now
+                if session is not None and session.open:
+                    # Without a deadline, after which the session would be ended, and the row be free.
+                    self._asked = asyncio.create_task(session.run("DO 0", timeout_s=None))
+                    self._asked.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
+                    await self._answered()
+        except TimeoutError:
+            raise LockUnavailable("MySQL does not answer") from None
+        return session is not None and session.open
+
+    async def _answered(self) -> None:
+        if self._asked is not None:
+            await asyncio.wait({self._asked})
+            self._asked = None
 
     async def end(self, timeout_s: float) -> None:
         """Roll back. Without an answer the connection is closed, which does the same."""
@@ -209,11 +226,13 @@ class _Transaction:
         if session is None:
             return
         session.before_end = lambda: None
-        await session.settle(timeout_s)
-        if session.in_step:
-            await _roll_back(session, self._rows, timeout_s)
-        else:
-            await self._rows.give(session)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._turn:
+                await self._answered()
+        if self._asked is not None:
+            self._asked.cancel()
+            await asyncio.wait({self._asked})
+        await _roll_back(session, self._rows, timeout_s)
 
 
 class MySqlForUpdateConnection(MySqlConnection):
@@ -223,13 +242,12 @@ class MySqlForUpdateConnection(MySqlConnection):
 
     def __init__(self, terms: Terms, url: str) -> None:
         super().__init__(terms, url)
-        # A transaction begins with its first statement.
-        self.rows = self.client.sessions(autocommit=False)
+        self.rows = self.client.sessions()
         self.lookers = self.client.sessions("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> _Attempt:
-        return _Attempt(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> _MySqlForUpdateAttempt:
+        return _MySqlForUpdateAttempt(self, name, ttl_s)
 
 
 class MySqlForUpdateBackend(MySqlBackend):

@@ -7,7 +7,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from .. import clock
-from ..backend import Guarantees
+from ..backend import LASTING
 from ..backoff import Backoff
 from ..connection import Attempt, Connection
 from ..contender import whoami
@@ -27,7 +27,7 @@ _SHOW: Final = (
 )
 
 
-class _Attempt(Attempt["MySqlRowConnection"]):
+class _MySqlRowAttempt(Attempt["MySqlRowConnection"]):
     """A row that exists while the lock is owned, and expires by the server's clock; not fair; fenced by a counter.
 
     Every statement is a transaction of its own, on one row: a paused process keeps nothing locked, and there are no
@@ -133,15 +133,15 @@ class MySqlRowConnection(MySqlConnection):
     show = _SHOW
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> _Attempt:
-        return _Attempt(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> _MySqlRowAttempt:
+        return _MySqlRowAttempt(self, name, ttl_s)
 
 
 class MySqlRowBackend(MySqlBackend):
     """Locks that are rows of the table fencelock_locks."""
 
     name = "mysql-row"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, elects=True)
+    guarantees = LASTING
 
     @override
     def connect(self) -> Connection:

@@ -39,7 +39,7 @@ class Answer:
     last_id: int
 
 
-class Session:
+class MySqlSession:
     """A connection, for one at a time. `before_end`: called when the client is closed; `notes`: of its users."""
 
     # `connection`: SQLAlchemy's `AsyncConnection`.
@@ -50,8 +50,6 @@ class Session:
         self.open = True  # as far as we know
         self.before_end: Callable[[], None] = lambda: None
         self._failed = failed
-        self._ping: asyncio.Future[Any] | None = None
-        self._turn = asyncio.Lock()  # a release must not begin between the two halves of a ping
 
     async def run(
         self, sql: str, args: Sequence[Any] = (), *, timeout_s: float | None, tell: Sequence[int] = ()
@@ -84,55 +82,6 @@ class Session:
             await self.end()  # cancelled in mid-protocol: the next answer would be the last question's
             raise
 
-    async def rollback(self, timeout_s: float) -> None:
-        """Roll back the current transaction of a session without autocommit."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.connection.rollback()
-        except TimeoutError:
-            await self.end()
-            raise self._failed(late(timeout_s)) from None
-        except SQLAlchemyError as error:
-            await self.end()
-            raise self._failed(error) from error
-        except BaseException:
-            await self.end()
-            raise
-
-    async def ping(self, timeout_s: float) -> bool:
-        """Return whether the session lives on the server. Raises if there is no answer in time; then ask again.
-
-        (`run` would have to give the connection up: the answer could still come.)
-        """
-        try:
-            async with asyncio.timeout(timeout_s), self._turn:
-                await self._pong()  # an answer to an earlier ping says nothing of now
-                if self.open:
-                    self._ping = asyncio.ensure_future(self.connection.exec_driver_sql("DO 0"))
-                    await self._pong()
-        except TimeoutError:
-            raise self._failed("it doesn't answer") from None
-        return self.open
-
-    @property
-    def in_step(self) -> bool:
-        """True if no answer is outstanding, so that `run` may be used."""
-        return self.open and self._ping is None
-
-    async def _pong(self) -> None:
-        ping = self._ping
-        if ping is not None:
-            await asyncio.wait({ping})
-            self._ping = None
-            if ping.cancelled() or ping.exception() is not None:
-                await self.end()
-
-    async def settle(self, timeout_s: float) -> None:
-        """Wait a little for an answer that is outstanding, and for a ping under way to be over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s), self._turn:
-                await self._pong()
-
     def cut(self) -> None:
         """Close the socket, so that a statement under way ends with an error."""
         self._driver.close()
@@ -145,11 +94,6 @@ class Session:
             await settled(asyncio.ensure_future(self._end()))
 
     async def _end(self) -> None:
-        ping, self._ping = self._ping, None
-        if ping is not None:
-            ping.cancel()
-            await asyncio.wait({ping}, timeout=_END_MAX_S)
-            _ = not ping.done() or ping.cancelled() or ping.exception()
         # Both, even if the first one fails: the pool has to learn of it.
         for tell_pool in (self.connection.invalidate, self.connection.close):
             # The socket is cut already; a driver that waits for it all the same must not keep the caller for ever.

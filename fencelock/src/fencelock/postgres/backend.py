@@ -1,10 +1,11 @@
 """PostgreSQL as a lock system."""
 
+from dataclasses import replace
 from typing import Self, Unpack, cast
 
 from typing_extensions import override
 
-from ..backend import Guarantees, LockBackend
+from ..backend import LASTING, LockBackend
 from ..connection import Connection, Options
 from ..url import LockUrl
 from .client import PostgresClient
@@ -21,16 +22,7 @@ class PostgresBackend(LockBackend):
     """
 
     name = "postgres"
-    guarantees = Guarantees(
-        fair=True,
-        fencing=True,
-        survives_silence=True,
-        survives_restart=True,
-        survives_cut=True,
-        shows_queue=True,
-        elects=True,
-        forces_release=True,
-    )
+    guarantees = replace(LASTING, fair=True, shows_queue=True, forces_release=True)
 
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)

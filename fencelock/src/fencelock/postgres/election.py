@@ -20,7 +20,7 @@ _LEADS: Final = "holder = %(holder)s AND token IS NOT NULL AND expires_at > cloc
 _SAY: Final = f"""
 UPDATE fencelock_contenders SET value = %(value)s, said = %(number)s, revision = nextval('fencelock_tokens')
   WHERE {_LEADS} AND said < %(number)s;
-SELECT pg_notify('{CHANNEL}', %(election)s);
+SELECT pg_notify('{CHANNEL}', %(election)s) WHERE %(tells)s;
 SELECT 1 FROM fencelock_contenders WHERE {_LEADS}
 """  # noqa: S608
 # With the name's row locked nobody else can become the leader; it is made again if it was deleted meanwhile.
@@ -81,10 +81,10 @@ class PostgresBallot(Ballot):
 
     @override
     def lookout(self, wake: Wake) -> Lookout:
-        return _Lookout(self.connection, self._args["election"], wake)
+        return _PostgresLookout(self.connection, self._args["election"], wake)
 
 
-class _Lookout:
+class _PostgresLookout:
     def __init__(self, connection: PostgresConnection, election: str, wake: Wake) -> None:
         self._connection = connection
         self._ticket = connection.listener.listen(election, wake)

@@ -8,7 +8,7 @@ import psycopg
 
 from ..errors import LockUnavailable
 from ..waiting import Wake
-from .client import PostgresClient, Session, text_of
+from .client import PostgresClient, PostgresSession, text_of
 from .names import CHANNEL
 
 _log = logging.getLogger(__name__)
@@ -57,18 +57,16 @@ class Listener:
 
     async def _run(self) -> None:
         while self._tickets:
-            session: Session | None = None
+            session: PostgresSession | None = None
             pause_s = _AWAY_PAUSE_S
             try:
                 session = await self._client.dial(self._client.timeout_s)
-                if await self._is_pooled(session):
+                if session.prepared is None:
                     pause_s = _POOLED_PAUSE_S
                 else:
                     await self._hear(session)
             except (psycopg.Error, OSError, LockUnavailable) as error:
-                if text_of(error) != self._said:
-                    self._said = text_of(error)
-                    _log.warning("PostgreSQL tells of no releases, waiters look by themselves: %s", self._said)
+                self._say(text_of(error))
             finally:
                 if session is not None:
                     self._client.drop(session)
@@ -76,22 +74,22 @@ class Listener:
             if self._tickets:
                 await asyncio.sleep(pause_s)
 
-    async def _is_pooled(self, session: Session) -> bool:
-        """Return whether a pooler is in between: what it listens to on a session of its own, nobody hears."""
-        found = await session.run("SELECT pg_backend_pid()", {}, self._client.timeout_s)
-        return bool(found[0][0][0] != session.info.backend_pid)
-
-    async def _hear(self, session: Session) -> None:
+    async def _hear(self, session: PostgresSession) -> None:
         await session.run(f"LISTEN {CHANNEL}", {}, self._client.timeout_s)
-        self._said = ""
-        self._turn(hears=True)
         while self._tickets:
+            # Nothing else tells a quiet connection from a dead one; and while the queue is full nobody can be told.
+            [[(room,)]] = await session.run("SELECT pg_notification_queue_usage() < 1", {}, self._client.timeout_s)
+            self._say("" if room else "the server's queue of messages is full")
+            self._turn(hears=room)
             async for message in session.notifies(timeout=self._client.timeout_s):
                 for ticket in self._tickets.get(message.payload, ()):
                     ticket.told = True
                     ticket.wake.set()
-            # Nothing else tells a quiet connection from a dead one.
-            await session.run("SELECT 1", {}, self._client.timeout_s)
+
+    def _say(self, why: str) -> None:
+        if why and why != self._said:
+            _log.warning("PostgreSQL tells of no releases, waiters look by themselves: %s", why)
+        self._said = why
 
     def _turn(self, *, hears: bool) -> None:
         if self.hears is not hears:

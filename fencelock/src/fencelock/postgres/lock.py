@@ -23,53 +23,62 @@ _DEAF_S: Final = 0.03
 _FAR_BEHIND: Final = 10
 
 # Each statement has a new snapshot, and those that follow the first one have the queue for themselves. The first one
-# locks the name's row even where it is not changed, and makes it again if it was deleted meanwhile.
-_TAKE: Final = """
+# locks the name's row even where it is not changed, and makes it again if it was deleted meanwhile. One that finds
+# nobody has the lock with its place, whose number is its token.
+_LOOK_AT: Final = """(SELECT id FROM fencelock_source),
+       (SELECT count(*) FROM fencelock_contenders WHERE name = mine.name AND place < mine.place),
+       (SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM fencelock_contenders
+          WHERE name = mine.name AND place < mine.place ORDER BY place DESC LIMIT 1)"""
+_TAKE: Final = f"""
 INSERT INTO fencelock_names (name) VALUES (%(name)s) ON CONFLICT (name) DO UPDATE SET name = excluded.name WHERE false;
 DELETE FROM fencelock_contenders WHERE name = %(name)s AND expires_at <= clock_timestamp();
-INSERT INTO fencelock_contenders (holder, name, place, owner, value, expires_at)
-  VALUES (%(holder)s, %(name)s, nextval('fencelock_tokens'), %(owner)s, %(value)s,
-          clock_timestamp() + %(ttl_ms)s * interval '1 ms')
-  ON CONFLICT (holder) DO UPDATE SET expires_at = excluded.expires_at;
-UPDATE fencelock_contenders SET token = nextval('fencelock_tokens')
-  WHERE holder = %(holder)s AND token IS NULL
-    AND place = (SELECT min(place) FROM fencelock_contenders WHERE name = %(name)s)
-    AND NOT EXISTS (SELECT FROM fencelock_contenders WHERE name = %(name)s AND token IS NOT NULL);
-"""
-_ELECTED: Final = f"""
-SELECT pg_notify('{CHANNEL}', %(election)s) FROM fencelock_contenders WHERE holder = %(holder)s AND token IS NOT NULL;
+INSERT INTO fencelock_contenders AS mine (holder, name, place, owner, value, expires_at, token)
+  SELECT %(holder)s::uuid, %(name)s::bytea, place, %(owner)s::text, %(value)s::bytea,
+         clock_timestamp() + %(ttl_ms)s * interval '1 ms',
+         CASE WHEN NOT EXISTS (SELECT FROM fencelock_contenders WHERE name = %(name)s) THEN place END
+    FROM (SELECT nextval('fencelock_tokens') AS place) AS drawn
+  ON CONFLICT (holder) DO UPDATE SET expires_at = excluded.expires_at, token =
+    CASE WHEN mine.token IS NULL AND mine.place = (SELECT min(place) FROM fencelock_contenders WHERE name = %(name)s)
+      AND NOT EXISTS (SELECT FROM fencelock_contenders WHERE name = %(name)s AND token IS NOT NULL)
+    THEN nextval('fencelock_tokens') ELSE mine.token END
+  RETURNING token, {_LOOK_AT};
 """  # noqa: S608
-_LOOK: Final = """
-SELECT token, (SELECT id FROM fencelock_source),
-       (SELECT count(*) FROM fencelock_contenders WHERE name = %(name)s AND place < mine.place),
-       (SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM fencelock_contenders
-          WHERE name = %(name)s AND place < mine.place ORDER BY place DESC LIMIT 1)
+_TAKEN: Final = 2
+_ELECTED: Final = f"""
+SELECT pg_notify('{CHANNEL}', %(election)s) FROM fencelock_contenders
+  WHERE holder = %(holder)s AND token IS NOT NULL AND %(tells)s;
+"""  # noqa: S608
+_LOOK: Final = f"""
+SELECT token, {_LOOK_AT}
   FROM fencelock_contenders AS mine WHERE holder = %(holder)s AND expires_at > clock_timestamp()
-"""
+"""  # noqa: S608
 _RENEW: Final = """
 UPDATE fencelock_contenders SET expires_at = clock_timestamp() + %(ttl_ms)s * interval '1 ms'
   WHERE holder = %(holder)s AND expires_at > clock_timestamp() RETURNING 1
 """
-# Under the name's lock, too: else one that queues meanwhile would not be told, nor be seen by who tells.
+# Under the name's lock, too: else one that queues meanwhile would not be told, nor be seen by who tells. Nobody waits
+# for the disk: a crash may bring back a lock that was just given back, until its TTL is over; a grant that followed is
+# on disk, and so is all before it.
 _GIVE_BACK: Final = f"""
-SELECT 1 FROM fencelock_names WHERE name = %(name)s FOR UPDATE;
-DELETE FROM fencelock_contenders WHERE name = %(name)s AND expires_at <= clock_timestamp();
-SELECT pg_notify('{CHANNEL}', %(election)s) FROM fencelock_contenders
-  WHERE holder = %(holder)s AND token IS NOT NULL AND value IS NOT NULL;
-DELETE FROM fencelock_contenders WHERE holder = %(holder)s RETURNING 1;
+SELECT set_config('synchronous_commit', 'off', true) FROM fencelock_names WHERE name = %(name)s FOR UPDATE;
+WITH gone AS (DELETE FROM fencelock_contenders
+  WHERE name = %(name)s AND (holder = %(holder)s OR expires_at <= clock_timestamp()) RETURNING holder, token, value)
+SELECT CASE WHEN token IS NOT NULL AND value IS NOT NULL AND %(tells)s THEN pg_notify('{CHANNEL}', %(election)s) END
+  FROM gone WHERE holder = %(holder)s;
+WITH over AS (DELETE FROM fencelock_names WHERE name = %(name)s AND record IS NULL
+  AND NOT EXISTS (SELECT FROM fencelock_contenders WHERE name = %(name)s))
 SELECT pg_notify('{CHANNEL}', holder::text) FROM
-  (SELECT * FROM fencelock_contenders WHERE name = %(name)s ORDER BY place LIMIT 1) AS first WHERE token IS NULL;
-DELETE FROM fencelock_names WHERE name = %(name)s AND record IS NULL
-  AND NOT EXISTS (SELECT FROM fencelock_contenders WHERE name = %(name)s)
+  (SELECT * FROM fencelock_contenders WHERE name = %(name)s ORDER BY place LIMIT 1) AS first
+  WHERE token IS NULL AND %(tells)s
 """  # noqa: S608
-_GIVEN_BACK: Final = 3
+_GIVEN_BACK: Final = 1
 _QUEUES: Final = """
 SELECT name, holder, token, owner, extract(epoch FROM expires_at - clock_timestamp())::float8 FROM fencelock_contenders
   WHERE name >= %(first)s AND name < %(end)s AND expires_at > clock_timestamp() ORDER BY name, place
 """
 
 
-class _Hold:
+class _PostgresHold:
     """A contender's row. `holder` is never used for a second place."""
 
     def __init__(self, connection: "PostgresConnection", name: str, ttl_s: float) -> None:
@@ -95,7 +104,7 @@ class PostgresAttempt(Attempt["PostgresConnection"]):
 
     def __init__(self, connection: "PostgresConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
-        self._hold: _Hold
+        self._hold: _PostgresHold
         self._owner = describe(connection.terms.instance)
         self.value: bytes | None = None
         self._ticket: Ticket | None = None
@@ -110,14 +119,14 @@ class PostgresAttempt(Attempt["PostgresConnection"]):
             if (pause_s := self._pause_s(rows)) is not None:
                 return pause_s
         if self.lease is None:
-            self._hold = _Hold(self.connection, self.name, self.ttl_s)
+            self._hold = _PostgresHold(self.connection, self.name, self.ttl_s)
             self._stop_listening()
         lease = self.lease = Lease(f"{self.name}/{self._hold.holder}", self._hold, self.ttl_s)
         if self._ticket is not None:
             self._ticket.told = False
-        sql = f"{_TAKE}{'' if self.value is None else _ELECTED}{_LOOK}"
+        sql = f"{_TAKE}{'' if self.value is None else _ELECTED}"
         said = {"owner": self._owner, "value": self.value, "election": observers(self.name)}
-        *_, rows = await self.connection.client.ask(sql, self._hold.args | said, timeout_s)
+        rows = (await self.connection.client.ask(sql, self._hold.args | said, timeout_s))[_TAKEN]
         self._look_until = lease.deadline - self.ttl_s * 2 / 3
         pause_s = self._pause_s(rows)
         if pause_s is None:
@@ -177,16 +186,8 @@ class PostgresConnection(Connection):
         found = []
         for name, holder, token, text, left_s in (await self.client.ask(_QUEUES, {"first": first, "end": end}))[0]:
             owner, waited_s = parse_owner(text)
-            found.append(
-                Contender(
-                    key=f"{name.decode()}/{holder}",
-                    token=int(token or 0),
-                    owner=owner,
-                    waited_s=waited_s,
-                    ttl_left_s=max(0.0, left_s),
-                    holds=token is not None,
-                )
-            )
+            place, holds = f"{name.decode()}/{holder}", token is not None
+            found.append(Contender(place, int(token or 0), owner, waited_s, max(0.0, left_s), holds=holds))
         return found
 
     @override

@@ -1,6 +1,6 @@
 """The client of Redis or Valkey: calls with a deadline and our own errors, and a listener that hears of releases.
 
-In `fencelock` only this file imports redis.
+In `fencelock` only this file and `connect` import redis.
 """
 
 import asyncio
@@ -17,16 +17,17 @@ from typing import Any, Final
 
 import redis.asyncio
 from hiredis import pack_command
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
+from .. import clock
 from ..errors import ConfigurationError, LockUnavailable, NoLock
 from ..waiting import Wake, keep_task
+from .connect import FAILURES, Evicts, connect, ensure_keeps
 
 _log = logging.getLogger(__name__)
 
 _AWAY_PAUSE_S: Final = 0.1
+_LOOKED_S: Final = 10.0  # connections that come at once look once
 _KEEP_S: Final = 1.0  # a subscription is kept this long for the next waiter
 
 
@@ -39,18 +40,21 @@ class Script:
 
 
 class RedisClient:
-    """A connection pool to one server, and one connection that listens, for one event loop.
+    """Connections to a server or a Cluster, and one that listens, for one event loop.
 
-    `redis://`, `rediss://` and `unix://` are redis-py's. A call that isn't answered within `timeout_s` raises
-    `LockUnavailable`; nothing is repeated here.
+    `url`: see `connect`. A call that isn't answered within `timeout_s` raises `LockUnavailable`; nothing is repeated
+    here. `clustered`: the keys of a call must be in one slot.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._closed = False
         self._owners = itertools.count(1)
-        self.redis = _connect(url, timeout_s)
-        self._pool = self.redis.connection_pool
+        self.redis = connect(url, timeout_s, self._greet)
+        self.clustered = isinstance(self.redis, redis.asyncio.RedisCluster)
+        self._pool: Any = None if self.clustered else self.redis.connection_pool
+        self._silent = f"it does not answer{' over TLS' if url.startswith('rediss') else ''}"
+        self._looked_until: dict[object, float] = {}  # at whether a server evicts
         self._idle: list[Any] = []  # the pool's own way to take and give one costs more than a call
         self.listener = Listener(self, timeout_s)
         self.id = str(uuid.uuid4())
@@ -58,22 +62,19 @@ class RedisClient:
     @staticmethod
     def check(url: str) -> tuple[object, ...]:
         """Return where the server is. Raises `ConfigurationError`, also for options that redis-py doesn't know."""
-        if "+cluster" in url.partition("://")[0]:
-            raise ConfigurationError(
-                "the locks can't be in a Redis Cluster: a lock and the counter of its tokens would have to be "
-                "in one slot"
-            )
         try:
-            at = _connect(url, 1.0).connection_pool.make_connection()
+            client = connect(url, 1.0)
+            at = None if isinstance(client, redis.asyncio.RedisCluster) else client.connection_pool.make_connection()
             return tuple(getattr(at, name, None) for name in ("host", "port", "path"))
         except TypeError as error:
             option = str(error).rpartition(" ")[2]  # ... got an unexpected keyword argument 'nonsense'
             raise ConfigurationError(f"a lock's URL has an option that redis-py does not know: {option}") from None
-        except (ValueError, RedisError):
+        except (ValueError, *FAILURES, ConfigurationError):
             # Neither the URL nor the error: a part of the password may be in both.
             raise ConfigurationError(
-                "not the URL of a server for locks: say redis://host:6379/0, rediss://... or unix://... (with "
-                "user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
+                "not the URL of a server for locks: say redis://host:6379/0, rediss://..., unix://..., "
+                "redis+sentinel://host:26379,host:26379/master/0 or redis+cluster://host:6379 (with user:password@ "
+                "before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
             ) from None
 
     def new_owner(self) -> str:
@@ -90,8 +91,19 @@ class RedisClient:
         except NoScriptError:
             return await self._ask(self._send("EVAL", script.source, *words), timeout_s)
 
+    async def _greet(self, connection: Any) -> None:
+        await connection.on_connect()
+        at, now = (getattr(connection, "host", None), getattr(connection, "port", None)), clock.now()
+        if now < self._looked_until.get(at, 0.0):
+            return
+        if not await ensure_keeps(connection) and not self._looked_until:
+            _log.warning("Redis does not say whether it evicts keys (INFO memory): its policy must be noeviction")
+        self._looked_until[at] = now + _LOOKED_S
+
     async def _send(self, *words: Any) -> Any:
         """Send a command as redis-py's `execute_command` does, without its extras, which cost as much as the rest."""
+        if self.clustered:
+            return await self.redis.execute_command(*words)
         connection = self._idle.pop() if self._idle else self._pool.get_available_connection()
         try:
             await self._pool.ensure_connection(connection)
@@ -118,15 +130,35 @@ class RedisClient:
                 return await answer
         except NoScriptError:
             raise
-        except (RedisError, OSError) as error:
+        except FAILURES as error:
             if self._closed:
                 raise LockUnavailable("the connection to Redis is closed") from error
             if "WRONGTYPE" in str(error):
                 raise NoLock("something else uses that name in Redis: its key is no lock of this kind") from error
-            raise LockUnavailable(f"Redis can't be asked: {str(error) or 'it does not answer'}") from error
+            text = str(error) if isinstance(error, Evicts) else f"Redis can't be asked: {str(error) or self._silent}"
+            raise LockUnavailable(text) from error
         finally:
             if self._closed:
-                await self._pool.disconnect(inuse_connections=False)
+                await (self._pool.disconnect(inuse_connections=False) if self._pool else self.redis.aclose())
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Return the options of `do` for each server that has keys."""
+        if not self.clustered:
+            return [{}]
+        await self._ask(self.redis.initialize(), None)
+        return [{"target_nodes": node} for node in self.redis.get_primaries()]
+
+    def at(self, key: str) -> dict[str, Any]:
+        """Return the options of `do` for the server that has a key."""
+        return {"target_nodes": self.redis.get_node_from_key(key)} if self.clustered else {}
+
+    def pubsub(self) -> Any:
+        """Return a connection that listens: in a Cluster each node passes all messages on."""
+        if not self.clustered:
+            return self.redis.pubsub()
+        node = self.redis.get_random_node()
+        pool = redis.asyncio.ConnectionPool(connection_class=node.connection_class, **node.connection_kwargs)
+        return redis.asyncio.Redis(connection_pool=pool).pubsub()
 
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the server answers within `timeout_s` seconds."""
@@ -136,7 +168,8 @@ class RedisClient:
         """Close the connections. Calls under way end with `LockUnavailable`."""
         self._closed = True
         await self.listener.close()
-        await self.redis.aclose()
+        for one in [self.redis, *getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ())]:
+            await one.aclose()
 
 
 class Ticket:
@@ -232,7 +265,7 @@ class Listener:
                 self.leave(pattern, ticket)
                 if isinstance(error, TimeoutError) and pubsub is not None and pubsub is self._pubsub:
                     await pubsub.connection.disconnect(nowait=True)
-                if isinstance(error, (RedisError, OSError)):
+                if isinstance(error, FAILURES):
                     raise LockUnavailable(f"Redis takes no subscription: {error}") from error
                 raise
             finally:
@@ -257,7 +290,7 @@ class Listener:
             return
         del self._channels[pattern]
         if self._pubsub is not None:
-            with suppress(RedisError, OSError):
+            with suppress(*FAILURES):
                 await self._pubsub.punsubscribe(pattern)
 
     async def _run(self) -> None:
@@ -271,7 +304,7 @@ class Listener:
     async def _hear(self) -> None:
         """Subscribe to all channels, and hear of releases until the connection is cut or nobody waits any more."""
         await self._client.spare()
-        pubsub = self._client.redis.pubsub()
+        pubsub = self._client.pubsub()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await pubsub.connect()
@@ -289,7 +322,7 @@ class Listener:
                 else:
                     await pubsub.ping()
                     asked = True
-        except (RedisError, OSError, RuntimeError) as error:
+        except (*FAILURES, RuntimeError) as error:
             if str(error) != self._said:
                 self._said = str(error)
                 _log.warning("Redis tells of no releases, waiters look by themselves: %s", error)
@@ -297,7 +330,7 @@ class Listener:
             self._pubsub = None
             for channel in self._channels.values():
                 channel.cut()
-            with suppress(RedisError, OSError):
+            with suppress(*FAILURES):
                 await pubsub.aclose()
 
     def _take(self, message: Any) -> None:
@@ -319,16 +352,3 @@ class Listener:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
-
-
-def _connect(url: str, timeout_s: float) -> Any:
-    return redis.asyncio.Redis.from_url(
-        url,
-        decode_responses=True,
-        encoding_errors="replace",  # others write what they like
-        socket_timeout=None,  # the whole of a call has a deadline
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-        max_connections=1024,
-    )

@@ -10,7 +10,7 @@ from ..errors import LockUnavailable
 from ..grant import Grant
 from ..waiting import Wait, Wake
 from .client import Script, Ticket
-from .lock import OWNER, TOKENS, RedisConnection, literally
+from .lock import OWNER, RedisConnection, literally
 
 _SAY: Final = Script("say.lua")
 _RECORD: Final = Script("record.lua")
@@ -29,7 +29,8 @@ class RedisBallot(Ballot):
         super().__init__(connection, name)
         self.channel = f"fencelock_election:{{{name}}}"
         self._client = connection.client
-        self._record = f"{name}{RECORD}"
+        tag = f"{{{name}}}" if connection.client.clustered and "{" not in name else name
+        self._record = f"{tag}{RECORD}"
         self._numbers = count(1)  # of what our leader says: a call that was given up may come behind a later one
 
     @override
@@ -48,12 +49,13 @@ class RedisBallot(Ballot):
 
     @override
     async def say(self, grant: Grant, value: str) -> bool:
-        keys = [self.name, OWNER + self.name, TOKENS]
+        name, tokens, owner = self.connection.keys(self.name)
+        keys = [name, owner, tokens]
         return bool(await self._client.run(_SAY, keys, [self._owner(grant), value, self.channel, next(self._numbers)]))
 
     @override
     async def record(self, grant: Grant, value: str) -> bool:
-        keys = [self.name, self._record, OWNER + self.name]
+        keys = [self.name, self._record, self.connection.beside(OWNER, self.name)]
         return bool(await self._client.run(_RECORD, keys, [self._owner(grant), value, next(self._numbers)]))
 
     def _owner(self, grant: Grant) -> str:
@@ -66,7 +68,8 @@ class RedisBallot(Ballot):
 
     @override
     async def leader(self, timeout_s: float | None) -> Leader | None:
-        found = await self._client.run(_LEADER, [self.name, OWNER + self.name], [], timeout_s)
+        keys = [self.name, self.connection.beside(OWNER, self.name)]
+        found = await self._client.run(_LEADER, keys, [], timeout_s)
         if not found:
             return None
         owner, token, said, revision = found
@@ -74,10 +77,10 @@ class RedisBallot(Ballot):
 
     @override
     def lookout(self, wake: Wake) -> Lookout:
-        return _Lookout(self, wake)
+        return _RedisLookout(self, wake)
 
 
-class _Lookout:
+class _RedisLookout:
     def __init__(self, ballot: RedisBallot, wake: Wake) -> None:
         self._waiters = ballot.connection.waiters
         self._listener = ballot.connection.client.listener

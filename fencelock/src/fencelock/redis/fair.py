@@ -2,18 +2,19 @@
 
 import math
 import re
+from dataclasses import replace
 from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from ..backend import Guarantees
+from ..backend import LASTING
 from ..connection import Connection, Options, Terms
 from ..contender import Contender, parse_owner
 from ..errors import ConfigurationError
 from ..url import LockUrl
 from .backend import RedisBackend
 from .client import Script
-from .lock import OWNER, TOKENS, WAITING, RedisAttempt, RedisConnection, literally, redisson
+from .lock import WAITING, RedisAttempt, RedisConnection, literally, redisson
 
 _TAKE: Final = Script("fair_line.lua", "fair_take.lua")
 _LEAVE: Final = Script("fair_line.lua", "fair_leave.lua")
@@ -31,7 +32,7 @@ class FairAttempt(RedisAttempt):
 
     @override
     async def _ask(self, claim: list[str | int], timeout_s: float) -> Any:
-        keys = [self.name, TOKENS, OWNER + self.name, *_queue(self.name)]
+        keys = [*self.connection.keys(self.name), *self.connection.line(self.name)]
         return await self._client.run(_TAKE, keys, [*claim, self._redisson_wait_ms], timeout_s)
 
     @override
@@ -64,7 +65,8 @@ class RedisFairConnection(RedisConnection):
 
     @override
     def line(self, name: str) -> list[str]:
-        return _queue(name)
+        of_redisson = [redisson(what, name) for what in ("redisson_lock_queue", "redisson_lock_timeout")]
+        return [*of_redisson, self.beside(WAITING, name)]
 
     @override
     def attempt(self, name: str, ttl_s: float) -> FairAttempt:
@@ -73,10 +75,10 @@ class RedisFairConnection(RedisConnection):
     @override
     async def queue(self, name: str) -> list[Contender]:
         """Return the holder, then the waiters that seem to be alive."""
-        order, until, waiting = _queue(name)
+        order, until, waiting = self.line(name)
         do = self.client.do
         owners = await do("lrange", order, 0, -1)
-        seconds, micros = await do("time")
+        seconds, micros = await do("time", **self.client.at(name))
         now_ms = seconds * 1000 + micros // 1000
         found = await super().queue(name)
         for owner in owners:
@@ -85,16 +87,8 @@ class RedisFairConnection(RedisConnection):
             until_ms = int(ours[1]) if ours else await do("zscore", until, owner)
             if until_ms is not None and until_ms > now_ms:
                 described, waited_s = parse_owner(ours[2] if ours else None)
-                found.append(
-                    Contender(
-                        key=f"{name}/{owner}",
-                        token=0,
-                        owner=described,
-                        waited_s=waited_s,
-                        ttl_left_s=(until_ms - now_ms) / 1000,
-                        holds=False,
-                    )
-                )
+                left_s = (until_ms - now_ms) / 1000
+                found.append(Contender(f"{name}/{owner}", 0, described, waited_s, left_s, holds=False))
         return found
 
 
@@ -106,16 +100,7 @@ class RedisFairBackend(RedisBackend):
     """
 
     name = "redis-fair"
-    guarantees = Guarantees(
-        fair=True,
-        fencing=True,
-        survives_silence=True,
-        survives_restart=True,
-        survives_cut=True,
-        shows_queue=True,
-        elects=True,
-        forces_release=True,
-    )
+    guarantees = replace(LASTING, fair=True, shows_queue=True, forces_release=True)
 
     def __init__(self, url: str, *, redisson_wait_s: float = _REDISSON_WAIT_S, **options: Unpack[Options]) -> None:
         super().__init__(url, **options)
@@ -133,13 +118,9 @@ class RedisFairBackend(RedisBackend):
             wait_s = float(url.options.get(_OPTION, _REDISSON_WAIT_S))
         except ValueError:
             wait_s = math.nan
-        server = f"{url.scheme.partition('+')[0]}://{rest}" + (f"?{theirs}" if theirs else "")
+        server = f"{url.scheme.replace('+fair', '')}://{rest}" + (f"?{theirs}" if theirs else "")
         return cls(server, redisson_wait_s=wait_s, **options)
 
     @override
     def connect(self) -> Connection:
         return RedisFairConnection(self.terms, self._url, self.redisson_wait_s)
-
-
-def _queue(name: str) -> list[str]:
-    return [redisson("redisson_lock_queue", name), redisson("redisson_lock_timeout", name), WAITING + name]

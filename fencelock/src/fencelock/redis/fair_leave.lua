@@ -11,5 +11,5 @@ redis.call("LREM", KEYS[3], 0, ARGV[1])
 redis.call("ZREM", KEYS[4], ARGV[1])
 redis.call("HDEL", KEYS[5], ARGV[1])
 local first = first_alive(KEYS[3], KEYS[4], KEYS[5])
-if first and redis.call("EXISTS", KEYS[1]) == 0 then redis.call("PUBLISH", ARGV[2] .. ":" .. first, "0") end
+if first and redis.call("EXISTS", KEYS[1]) == 0 then redis.pcall("PUBLISH", ARGV[2] .. ":" .. first, "0") end
 return held

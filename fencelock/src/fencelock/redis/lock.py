@@ -19,7 +19,7 @@ from .client import RedisClient, Script, Ticket
 _TAKE: Final = Script("take.lua")
 _RENEW: Final = Script("renew.lua")
 _RELEASE: Final = Script("release.lua")
-TOKENS: Final = "fencelock_tokens"  # one counter for all locks: their tokens can be compared
+TOKENS: Final = "fencelock_tokens"
 OWNER: Final = "fencelock_owner:"
 WAITING: Final = "fencelock_waiting:"
 _SHORTEST_PAUSE_S: Final = 0.005
@@ -43,7 +43,7 @@ class RedisHold:
 
     async def renew(self, timeout_s: float) -> bool:
         """Ask for another TTL, if the lock is still ours."""
-        keys = [self._name, OWNER + self._name]
+        keys = [self._name, self._connection.beside(OWNER, self._name)]
         try:
             return bool(await self._connection.client.run(_RENEW, keys, [self._ttl_ms, self.owner], timeout_s))
         except NoLock:  # it was written over
@@ -106,7 +106,7 @@ class RedisAttempt(Attempt["RedisConnection"]):
         return self._pause_s(int(left_or_source))
 
     async def _ask(self, claim: list[str | int], timeout_s: float) -> Any:
-        return await self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name], claim, timeout_s)
+        return await self._client.run(_TAKE, self.connection.keys(self.name), claim, timeout_s)
 
     def _refused(self) -> None:
         self.lease = None  # nothing of ours is on the server
@@ -138,6 +138,16 @@ class RedisConnection(Connection):
     def attempt(self, name: str, ttl_s: float) -> RedisAttempt:
         return RedisAttempt(self, name, ttl_s)
 
+    def beside(self, what: str, name: str) -> str:
+        """Return the key of something that belongs to a lock: in a Cluster it is in the same slot."""
+        return redisson(what.rstrip(":"), name) if self.client.clustered else what + name
+
+    def keys(self, name: str) -> list[str]:
+        """Return the keys of a lock, of the counter of its tokens, and of its owner's description."""
+        # One counter for all, so that their tokens can be compared; but in a Cluster each name has a source of its own.
+        tokens = redisson(TOKENS, name) if self.client.clustered else TOKENS
+        return [name, tokens, self.beside(OWNER, name)]
+
     @override
     async def force_release(self, name: str) -> Contender | None:
         while had := next((one for one in await self.queue(name) if one.holds), None):
@@ -147,7 +157,7 @@ class RedisConnection(Connection):
 
     async def give_back(self, name: str, owner: str, timeout_s: float | None = None) -> bool:
         """Give an owner's lock back and tell the waiters; return False if it was not that owner's."""
-        keys = [name, OWNER + name, *self.line(name)]
+        keys = [name, self.beside(OWNER, name), *self.line(name)]
         channel = redisson("redisson_lock__channel", name)
         return bool(await self.client.run(self.release, keys, [owner, channel], timeout_s))
 
@@ -171,21 +181,13 @@ class RedisConnection(Connection):
         owner = next(iter(await do("hkeys", name)), None)
         if owner is None:
             return []
-        text, token, holder = await do("hmget", OWNER + name, "who", "token", "holder")
+        text, token, holder = await do("hmget", self.beside(OWNER, name), "who", "token", "holder")
         if holder != owner:  # a former owner's: Redisson doesn't delete it
             text, token = None, None
         left_ms = await do("pttl", name)
         described, waited_s = parse_owner(text)  # nothing, of a lock that Redisson took
-        return [
-            Contender(
-                key=f"{name}/{owner}",
-                token=int(token or 0),
-                owner=described,
-                waited_s=waited_s,
-                ttl_left_s=left_ms / 1000 if left_ms >= 0 else None,
-                holds=True,
-            )
-        ]
+        left_s = left_ms / 1000 if left_ms >= 0 else None
+        return [Contender(f"{name}/{owner}", int(token or 0), described, waited_s, left_s, holds=True)]
 
     @override
     async def ping(self, timeout_s: float) -> None:
@@ -199,12 +201,15 @@ class RedisConnection(Connection):
 async def names_under(client: RedisClient, prefix: str, kind: str) -> list[str]:
     """Return the keys of a kind whose names begin with `prefix`. Scans all keys of the server."""
     names: set[str] = set()
-    cursor = 0
-    while True:
-        cursor, page = await client.do("scan", cursor, literally(prefix) + "*", _MANY, _type=kind)
-        names.update(page)
-        if not cursor:
-            return sorted(names)
+    for node in await client.nodes():
+        cursor: Any = 0
+        while True:
+            cursor, page = await client.do("scan", cursor, literally(prefix) + "*", _MANY, _type=kind, **node)
+            names.update(page)
+            cursor = next(iter(cursor.values())) if isinstance(cursor, dict) else cursor
+            if not cursor:
+                break
+    return sorted(names)
 
 
 def redisson(what: str, name: str) -> str:

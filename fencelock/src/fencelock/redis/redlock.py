@@ -83,8 +83,8 @@ class RedlockConnection(Connection):
         return sum(map(bool, answers)) >= self.majority
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> "_Attempt":
-        return _Attempt(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> "_RedlockAttempt":
+        return _RedlockAttempt(self, name, ttl_s)
 
     @override
     async def queue(self, name: str) -> list[Contender]:
@@ -118,7 +118,7 @@ class RedlockConnection(Connection):
             await client.close()
 
 
-class _Attempt(Attempt[RedlockConnection]):
+class _RedlockAttempt(Attempt[RedlockConnection]):
     """An attempt to get a majority; without one it gives back what it got, and tries again soon. No token, not fair."""
 
     def __init__(self, connection: RedlockConnection, name: str, ttl_s: float) -> None:
@@ -137,7 +137,7 @@ class _Attempt(Attempt[RedlockConnection]):
         who = {"id": uuid.uuid4().hex} | json.loads(describe(self.connection.terms.instance))
         value = json.dumps(who, separators=(",", ":"))
         name, servers = self.name, self._servers
-        hold = _Hold(servers, name, self._ttl_ms, value, self._call_s)
+        hold = _RedlockHold(servers, name, self._ttl_ms, value, self._call_s)
         lease = self.lease = Lease(name, hold, self._valid_s)
         got = await servers.ask(hold.set_key, servers.agreed)
         if servers.agreed(got) and not lease.lost:
@@ -149,7 +149,7 @@ class _Attempt(Attempt[RedlockConnection]):
         return self._backoff.next_s()
 
 
-class _Hold:
+class _RedlockHold:
     """Our value, which is unique, on the servers that took it."""
 
     def __init__(self, servers: RedlockConnection, name: str, ttl_ms: int, value: str, call_s: float) -> None:
@@ -225,6 +225,8 @@ class RedlockBackend(LockBackend):
         urls = urls.split(",") if isinstance(urls, str) else urls
         if len(urls) < _SERVERS_MIN:
             raise ConfigurationError(f"a majority that can be lost needs {_SERVERS_MIN} servers at least")
+        if any("+" in url.partition("://")[0] for url in urls):
+            raise ConfigurationError("redlock's servers are independent: redis://, rediss:// or unix://, each of them")
         if len({RedisClient.check(url) for url in urls}) < len(urls):
             raise ConfigurationError("redlock's servers must be different ones: one that is named twice counts twice")
         self._urls = urls

@@ -6,5 +6,5 @@
 
 if redis.call("HDEL", KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call("DEL", KEYS[2])
-redis.call("PUBLISH", ARGV[2], "0")  -- Redisson's word for "it is free"
+redis.pcall("PUBLISH", ARGV[2], "0")  -- Redisson's word for "it is free"
 return 1

@@ -13,5 +13,5 @@ redis.call("HSET", KEYS[2], last, ARGV[4])
 local again = redis.call("HGET", KEYS[2], "speaker") == ARGV[1]
 local revision = again and redis.call("HINCRBY", KEYS[3], "token", 1) or redis.call("HGET", KEYS[2], "token")
 redis.call("HSET", KEYS[2], "said", ARGV[2], "speaker", ARGV[1], "revision", revision)
-redis.call("PUBLISH", ARGV[3], "0")
+redis.pcall("PUBLISH", ARGV[3], "0")
 return 1

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from ..errors import ConfigurationError, LockUnavailable
-from .session import Access, Missing, NotAllowed, Session, uncreatable
+from .session import Access, Missing, NotAllowed, ZooKeeperSession, uncreatable
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class ZooKeeperClient:
         self.attempts = 0
         self._access = access
         self._closed = False
-        self._session: Session | None = None
+        self._session: ZooKeeperSession | None = None
         self._said: str | None = None  # the last reason for an end that was logged
 
     @staticmethod
@@ -61,7 +61,7 @@ class ZooKeeperClient:
         if session_s * 1000 > _LAST_NUMBER:
             raise ConfigurationError(f"in ZooKeeper ttl_s can be {_LAST_NUMBER // 1000} at most, not {session_s:g}")
 
-    async def session(self, timeout_s: float) -> Session:
+    async def session(self, timeout_s: float) -> ZooKeeperSession:
         """Return the session, connected; a new one if the last one is over."""
         session = self._session
         if session is not None and session.ready:
@@ -73,7 +73,7 @@ class ZooKeeperClient:
             if session is not None and session.over != self._said:
                 self._said = session.over
                 _log.warning("%s; connecting anew", session.over)
-            session = self._session = Session(self._access, self.session_s)
+            session = self._session = ZooKeeperSession(self._access, self.session_s)
         await session.wait_ready(timeout_s)
         return session
 
@@ -127,7 +127,7 @@ class ZooKeeperClient:
 
     # -- the source of the tokens, which are transaction numbers -----------------------------------------------------
 
-    async def source(self, session: Session, name: str, timeout_s: float) -> str:
+    async def source(self, session: ZooKeeperSession, name: str, timeout_s: float) -> str:
         """Return this ensemble's id, which was drawn once and is kept in it. It is asked for once a session."""
         places = _places(name)
         source = session.sources.get(places[-1])
@@ -149,7 +149,7 @@ def _places(name: str) -> list[str]:
     return ["/~id", *([f"/{first}/~id"] if rest else [])]
 
 
-async def _id(session: Session, places: Sequence[str], timeout_s: float) -> str:
+async def _id(session: ZooKeeperSession, places: Sequence[str], timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     drawn = uuid4().hex[:16].encode()
     place, *others = places

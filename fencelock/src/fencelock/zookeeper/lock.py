@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self, Unpack, cast
@@ -13,7 +14,7 @@ from uuid import uuid4
 from typing_extensions import override
 
 from .. import clock
-from ..backend import Guarantees, LockBackend
+from ..backend import LASTING, LockBackend
 from ..connection import Attempt, Connection, Options, PlaceLost, Terms
 from ..contender import Contender, describe, parse_owner
 from ..errors import ConfigurationError, LockUnavailable
@@ -23,14 +24,14 @@ from ..url import LockUrl
 from ..waiting import Wait
 from .client import Found, ZooKeeperClient, sequence
 from .election import ZooKeeperBallot
-from .session import Access, Created, Missing, Session, parse
+from .session import Access, Created, Missing, ZooKeeperSession, parse
 
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
 _IDLE_S: Final = 5.0  # a session with another TTL than the default one that has had no node for longer is ended
 _IDLE_MAX: Final = 4  # such sessions are kept for so long
 
 
-class _Place(Attempt["ZooKeeperConnection"]):
+class _ZooKeeperPlace(Attempt["ZooKeeperConnection"]):
     """A contender's place in the queue: a node of our session.
 
     It follows Curator's `InterProcessMutex` and shares its queue, with one difference: Curator leaves it to its user to
@@ -96,7 +97,7 @@ class _Place(Attempt["ZooKeeperConnection"]):
 class _Node:
     """A contender's node."""
 
-    def __init__(self, session: Session, created: Created) -> None:
+    def __init__(self, session: ZooKeeperSession, created: Created) -> None:
         self._loop = asyncio.get_running_loop()
         self.session = session
         self.path = created.path
@@ -145,16 +146,7 @@ def _contenders(nodes: Sequence[Found]) -> list[Contender]:
     for node in sorted(nodes, key=lambda node: (node.path.rpartition("/")[0], sequence(node.path), node.czxid)):
         name = node.path.rpartition("/")[0]
         owner, waited_s = parse_owner(node.data)  # Curator writes its address
-        queue.append(
-            Contender(
-                key=node.path,
-                token=node.czxid,
-                owner=owner,
-                waited_s=waited_s,
-                ttl_left_s=None,
-                holds=name not in holders,
-            )
-        )
+        queue.append(Contender(node.path, node.czxid, owner, waited_s, ttl_left_s=None, holds=name not in holders))
         holders.add(name)
     return queue
 
@@ -207,8 +199,8 @@ class ZooKeeperConnection(Connection):
                 task.add_done_callback(self._closing.discard)
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> _Place:
-        return _Place(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> _ZooKeeperPlace:
+        return _ZooKeeperPlace(self, name, ttl_s)
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:
@@ -243,15 +235,7 @@ class ZooKeeperBackend(LockBackend):
     """
 
     name = "zookeeper"
-    guarantees = Guarantees(
-        fair=True,
-        fencing=True,
-        survives_silence=True,
-        survives_restart=True,
-        survives_cut=True,
-        shows_queue=True,
-        elects=True,
-    )
+    guarantees = replace(LASTING, fair=True, shows_queue=True)
 
     def __init__(
         self,
@@ -307,4 +291,4 @@ class ZooKeeperBackend(LockBackend):
     def ballot(self, name: str) -> ZooKeeperBallot:
         self.check_name(name)
         here = cast(ZooKeeperConnection, self.here())
-        return ZooKeeperBallot(here, here.client, name, lambda value: _Place(here, name, self.ttl_s, value))
+        return ZooKeeperBallot(here, here.client, name, lambda value: _ZooKeeperPlace(here, name, self.ttl_s, value))

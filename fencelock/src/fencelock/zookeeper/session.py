@@ -241,7 +241,7 @@ class NotAllowed(LockUnavailable):
     """Our log-in may not do this: a retry can't help, but another node may allow it."""
 
 
-class Session:
+class ZooKeeperSession:
     """A session that connects in the background, for as long as that takes, on the loop where it was made.
 
     Once it has connected, `session_s` is its timeout, and `ttl_s` how long its nodes can be trusted, from the sending
@@ -254,6 +254,7 @@ class Session:
         self.session_s = session_s
         self.id: tuple[int, bytes] | None = None
         self._access = access
+        self._silent = f"ZooKeeper at {access.hosts} does not answer{' over TLS' if access.tls else ''}"
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()  # it is connected, or over
         self._on_over = Callbacks()
@@ -293,7 +294,7 @@ class Session:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
         except TimeoutError:
-            raise LockUnavailable("ZooKeeper does not answer") from None
+            raise LockUnavailable(self._silent) from None
         self._refuse_if_over()
 
     def on_over(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -401,7 +402,7 @@ class Session:
         _, missing = await asyncio.wait(futures, timeout=max(0.0, timeout_s))
         self._refuse_if_over()
         if missing:
-            raise LockUnavailable("ZooKeeper does not answer")
+            raise LockUnavailable(self._silent)
         return [_checked(future.result()) for future in futures]
 
     async def create(self, parent: str, prefix: str, data: bytes, timeout_s: float) -> Created:
