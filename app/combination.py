@@ -1,4 +1,4 @@
-"""Lock, store and guard together: whether they fit, and what they can't promise."""
+"""Lock, store and guard together: whether they fit, and which promises they can't keep."""
 
 import re
 from typing import Final
@@ -9,14 +9,17 @@ from app.settings import Guard, Settings
 from app.stock import registry
 from fencelock import Guarantees, Scope
 
-_PORTS: Final = {"redis": 6379, "rediss": 6379, "mysql": 3306, "mariadb": 3306}
+_PORTS: Final = {
+    **{"redis": 6379, "rediss": 6379, "mysql": 3306, "mariadb": 3306},
+    **{"postgres": 5432, "postgresql": 5432},
+}
 
 
 def best_guard(promised: Guarantees, system: str) -> Guard:
     """The strongest guard that a lock with these guarantees, and a store in that system, allow."""
     if promised.fencing:
         return Guard.FENCE
-    if system == registry.MYSQL:
+    if system != registry.REDIS:
         return Guard.VERSION
     return Guard.NONE if promised.scope is Scope.NOBODY else Guard.COMPARE
 

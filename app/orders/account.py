@@ -1,4 +1,4 @@
-"""An order's money as an account: its payments, and of each what went back, or is to. All sums are made here.
+"""An order's money as an account: its payments, and their refunds. All sums are made here.
 
     due --the cashier asks--> asked --the provider gives--> given --the bank sends it back--> bounced
      ^                          |                             ^                                  |
@@ -7,18 +7,18 @@
                                 ^                                                                |
                                 +--------------------- as a refund of another name --------------+
 
-Each cent that goes back is in one refund; `settle` says which one, as something is told of it.
+Each cent that goes back is in one refund; `settle` finds which one a report is about.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
-_ANY: Final = 10**18  # more than any payment, where nobody has said how much it was
+_ANY: Final = 10**18  # more than any payment: for one whose amount was never reported
 
 
 class PaymentState(StrEnum):
-    """What a payment is to its order."""
+    """The role of a payment in its order."""
 
     COUNTS = "counts"
     WRONG = "wrong"  # of another amount or currency than the price; an operator has to look while the order is held
@@ -27,13 +27,13 @@ class PaymentState(StrEnum):
 
 
 class RefundState(StrEnum):
-    """How a refund of a payment stands. See the picture above."""
+    """The state of a refund. See the picture above."""
 
     DUE = "due"
     ASKED = "asked"  # the provider is asked for it
     FAILED = "failed"  # an operator has to look
     GIVEN = "given"
-    BOUNCED = "bounced"  # it was given, and came back; what is owed again is another refund
+    BOUNCED = "bounced"  # it was given, and came back; another refund is owed for it
     SETTLED = "settled"  # it is not owed under this name any more; in events only
 
 
@@ -52,7 +52,7 @@ NEXT: Final[Mapping[RefundState | None, frozenset[RefundState]]] = {
 class Way(StrEnum):
     """How it is known that a refund was given."""
 
-    PROVIDER = "provider"  # the provider has said so
+    PROVIDER = "provider"  # by the provider's report
     NOTED = "noted"  # an operator has, of money that the provider gave back: it may say so itself
     ELSEWHERE = "elsewhere"  # an operator has, of money that went back in another way: the provider knows nothing of it
 
@@ -66,29 +66,26 @@ class DisputeState(StrEnum):
 
 
 class PaymentRefund(NamedTuple):
-    """Money of a payment that went back, or is to.
+    """Money of a payment that went back, or is to go back. Amounts are in the minor unit of `currency`."""
 
-    `name`: made when it becomes due, at random, so that no restore from a backup deals it out again; of one that nobody
-    had asked for, what the provider calls it. `amount`: in the minor unit of `currency` (None: the payment's); None:
-    all that is left, of a payment whose amount nobody has said. `id`: the provider's own. `units`: of the order, those
-    of which it is the price. `at`: when it was given, or came back, by the provider's clock, or when the provider was
-    asked, by the store's; in seconds since 1970.
-    """
-
+    # random, from when it became due, so that no restored store gives it twice; or the provider's, if nobody asked
+    # for it
     name: str
     state: RefundState = RefundState.DUE
-    amount: int | None = None
-    id: str | None = None
+    amount: int | None = None  # None: all that is left of a payment whose amount was never reported
+    id: str | None = None  # the provider's own
     way: Way = Way.PROVIDER
-    by: str = ""
-    why: str = ""
+    by: str = ""  # an operator, or the cashier
+    why: str = ""  # the reason, of a refund that has failed
+    # when it was given, asked for or came back, in seconds since 1970; by the provider's clock, when asked by the
+    # store's
     at: float | None = None
-    units: int = 0
-    currency: str | None = None
+    units: int = 0  # of the order, if it is the price of some
+    currency: str | None = None  # None: the payment's
 
 
 class Dispute(NamedTuple):
-    """A buyer wants a payment back from their bank. `amount`: None if nobody has said it."""
+    """A buyer wants a payment back from their bank. `amount`: None if it was never reported."""
 
     name: str
     amount: int | None = None
@@ -96,21 +93,18 @@ class Dispute(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of one currency, in its minor unit. `unknown`: nobody has said some of the amounts, which are not in them.
-
-    `disputed`: of what was paid, what a bank may still take back.
-    """
+    """An order's sums in one currency, in its minor unit."""
 
     currency: str | None
     paid: int = 0
     given_back: int = 0
-    owed: int = 0
-    disputed: int = 0
-    unknown: bool = False
+    owed: int = 0  # due, asked for, or failed
+    disputed: int = 0  # the part of `paid` that a bank may still take back
+    unknown: bool = False  # some amounts were never reported, and are not in the sums
 
     @property
     def kept(self) -> int:
-        """What the till keeps, or has still to give back."""
+        """Paid, less given back: the money in the till, of which some may be owed."""
         return self.paid - self.given_back
 
     def plus(self, other: "Sums", sign: int = 1) -> "Sums":
@@ -119,21 +113,21 @@ class Sums(NamedTuple):
         return Sums(self.currency, paid, given_back, owed, disputed, self.unknown or other.unknown)
 
     def said(self) -> dict[str, Any]:
-        """As programs are told them."""
+        """The sums as programs get them."""
         return self._asdict() | {"kept": self.kept}
 
     def said_change(self) -> dict[str, Any]:
-        """As programs are told a change: without what is as it was."""
+        """A change of sums as programs get it: only the sums that have changed."""
         return {name: one for name, one in self._asdict().items() if name == "currency" or (one and name != "unknown")}
 
 
 class Payment(NamedTuple):
-    """A payment of an order. `amount`: in the minor unit of `currency`; None if nobody has said it."""
+    """A payment of an order."""
 
-    ref: str
-    amount: int | None = None
+    ref: str  # the provider's name of it
+    amount: int | None = None  # in the minor unit of `currency`; None: never reported
     currency: str | None = None
-    state: PaymentState = PaymentState.COUNTS
+    state: PaymentState = PaymentState.COUNTS  # whether it counts, or is wrong, second or late
     refunds: tuple[PaymentRefund, ...] = ()
     disputes: tuple[Dispute, ...] = ()
 
@@ -141,18 +135,18 @@ class Payment(NamedTuple):
 
     @property
     def given_back(self) -> int:
-        """What was given back of it, as far as that is known, or was taken by a bank."""
+        """The sum that went back, as far as it is known, also through a bank."""
         given = (one.amount or 0 for one in self.refunds if one.state is RefundState.GIVEN and one.currency is None)
         return sum(given) + self.lost
 
     @property
     def lost(self) -> int:
-        """What banks have taken back."""
+        """The sum that banks have taken back."""
         return sum(one.amount or 0 for one in self.disputes if one.state is DisputeState.LOST)
 
     @property
     def given_elsewhere(self) -> int:
-        """What of that went back in another way than by the provider, which knows nothing of it."""
+        """The part of `given_back` that the provider knows nothing of."""
         return sum(one.amount or 0 for one in self.refunds if one.way is Way.ELSEWHERE)
 
     @property
@@ -162,12 +156,12 @@ class Payment(NamedTuple):
 
     @property
     def owed(self) -> int:
-        """What is to be given back, as far as it is known."""
+        """The sum that is to be given back, as far as it is known."""
         return sum(one.amount or 0 for one in self.open if one.currency is None)
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody has said some of its amounts."""
+        """Whether some of its amounts were never reported."""
         counted = (one for one in self.refunds if one.state in (*OPEN, RefundState.GIVEN))
         return self.amount is None or any(one.amount is None for one in counted)
 
@@ -181,12 +175,12 @@ class Payment(NamedTuple):
 
     @property
     def went_back(self) -> tuple[bool, tuple[int, ...]]:
-        """All that is known of what was given back of it, to compare."""
+        """All known facts of its refunds, to compare."""
         return self.given_whole, tuple(one.given_back for one in self.sums() if one.given_back)
 
     @property
     def left(self) -> int:
-        """What is neither given back nor owed; more than any payment has, if nobody has said its amount."""
+        """The sum that is neither given back nor owed; more than any payment, if its amount was never reported."""
         if self.amount is not None:
             return max(0, self.amount - self.given_back - self.owed)
         return 0 if self.given_whole or any(one.amount is None for one in self.open) else _ANY
@@ -197,7 +191,7 @@ class Payment(NamedTuple):
         return self.state is PaymentState.WRONG and self.left > 0
 
     def sums(self) -> Iterator[Sums]:
-        """Yield its sums, those of its own currency first."""
+        """Yield its sums, first those of its own currency."""
         rest = max(0, (self.amount or 0) - self.given_back)
         open_ones = (one for one in self.disputes if one.state is DisputeState.OPEN)
         disputed = sum(rest if one.amount is None else one.amount for one in open_ones)
@@ -225,7 +219,7 @@ class Payment(NamedTuple):
 
 
 PROVIDER: Final = "payment provider"  # `by`, if the provider says so; no operator's name has a blank
-NOTICE: Final = "notice "  # with the name of the notice, in the place of an id that the provider doesn't tell
+NOTICE: Final = "notice "  # with the notice's name, if the provider reports no id
 
 
 def real(own: str | None) -> str | None:
@@ -243,7 +237,7 @@ def _put(those: tuple[PaymentRefund, ...], new: PaymentRefund) -> tuple[PaymentR
 
 
 def sums(payments: Sequence[Payment], currency: str | None = None) -> dict[str | None, Sums]:
-    """The sums of each currency of some payments, those of the order's own `currency` first."""
+    """The sums of some payments by currency, first those of the order's own `currency`."""
     found: dict[str | None, Sums] = {currency: Sums(currency)} if payments else {}
     for payment in payments:
         for one in payment.sums():
@@ -259,14 +253,14 @@ def add_up(totals: dict[str, Sums], more: Iterable[Sums]) -> None:
 
 
 def changes(before: Mapping[str | None, Sums], after: Mapping[str | None, Sums]) -> list[Sums]:
-    """By how much the sums of each currency are others now."""
-    currencies = dict.fromkeys((*after, *before))  # a payment may be told again, in another one
+    """The differences between two sets of sums, by currency."""
+    currencies = dict.fromkeys((*after, *before))  # a payment may be reported again, in another one
     moved = (after.get(one, Sums(one)).plus(before.get(one, Sums(one)), -1) for one in currencies)
     return [one for one in moved if any(one[1:5])]
 
 
 def differences(before: Sequence[PaymentRefund], after: Sequence[PaymentRefund]) -> list[PaymentRefund]:
-    """The refunds that are new or others now; one that is gone is settled."""
+    """The refunds that are new or have changed; one that is gone is settled."""
     was = {one.name: one for one in before}
     left = {one.name for one in after}
     gone = [one._replace(state=RefundState.SETTLED) for one in before if one.name not in left]

@@ -21,9 +21,13 @@ class Outcome(StrEnum):
 
 
 class HoldOutcome(StrEnum):
-    """The outcome of a hold: its units, or why there are none."""
+    """The outcome of a hold: its units, or why there are none.
+
+    `already_held`: nothing is held by this request; the buyer has the hold that is shown, and can't have more.
+    """
 
     HELD = "held"
+    ALREADY_HELD = "already_held"
     SOLD_OUT = "sold_out"
     LIMIT_REACHED = "limit_reached"
     NOT_STARTED = "not_started"
@@ -135,53 +139,44 @@ AnyOutcome: TypeAlias = (
 
 # Each buyer has one of these: named tuples, as they are made in half the time.
 class Purchase(NamedTuple):
-    """A buyer's request. Two purchases of one item with the same `key` are one.
-
-    With a `request_id` more is kept of its order than the sale: the id, and the `traceparent` if there is one.
-    """
+    """A buyer's request for units that are sold at once."""
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
     buyer: str | None = None
-    key: str | None = None
-    request_id: str | None = None
-    traceparent: str | None = None
+    key: str | None = None  # the idempotency key: two purchases of an item with the same one are one
+    request_id: str | None = None  # if it is there, the order keeps it in a record
+    traceparent: str | None = None  # of W3C, kept beside the request's id
 
 
 class Hold(NamedTuple):
-    """A request for units that are paid later. `ref`: the shop's own number; `key`: as a purchase's.
-
-    `proven`: it is certain that the buyer asks, as the shop says so, or has signed them; only they are shown a hold
-    that they have already.
-    """
+    """A request for units that are paid later."""
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
     buyer: str | None = None
-    key: str | None = None
-    ref: str | None = None
+    key: str | None = None  # as a purchase's
+    ref: str | None = None  # the shop's own number
     request_id: str | None = None
     traceparent: str | None = None
+    # the shop asks, or has signed the buyer: only then is the buyer shown a hold that they have already
     proven: bool = False
 
 
 class Confirm(NamedTuple):
-    """A payment for an order has come: `amount` in the minor unit of `currency`, None if that is not said.
-
-    `subtotal`: of the amount, what is for the units, if tax, shipping or a discount are in it: it is compared with the
-    price. `paid_at`: when it was made by the provider's clock, in seconds since 1970. `reported`: by a provider, which
-    must say the amount of what has a price; the shop itself need not, and means the price.
-    """
+    """A payment for an order has come."""
 
     sku: str
     number: str
     secret: str
     payment_ref: str
-    amount: int | None = None
+    amount: int | None = None  # in the minor unit of `currency`; None: not reported
     currency: str | None = None
     key: str | None = None
+    # the part for the units, without tax, shipping and discounts; it is compared with the price
     subtotal: int | None = None
-    paid_at: float | None = None
+    paid_at: float | None = None  # by the provider's clock, in seconds since 1970
+    # by a provider, which must report the amount if there is a price; the shop itself need not, and means the price
     reported: bool = False
 
 
@@ -195,91 +190,79 @@ class Extend(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The buyer wants the units no more. `by`: the operator, if one cancels for them.
-
-    `units`: only so many of them; a second wish with the same `message` is the same one.
-    """
+    """The buyer wants the units no more."""
 
     sku: str
     number: str
     secret: str
-    by: str = ""
+    by: str = ""  # the operator, if one cancels for the buyer
     key: str | None = None
-    units: int | None = None
-    message: str | None = None
+    units: int | None = None  # only so many of them; None: all
+    message: str | None = None  # names the wish: another one with the same name is the same
 
 
 class Refund(NamedTuple):
-    """An operator's word on money that goes back: it was given back, or is to be (`later`).
-
-    `payment_ref`: which payment, None: that of the order, or all that are owed. `restock`: the units are sold again;
-    else they are gone. `by`: the operator.
-    """
+    """An operator's word on money: it was given back, or is to be given back (`later`)."""
 
     sku: str
     number: str
     secret: str
-    restock: bool
-    payment_ref: str | None = None
-    by: str = ""
+    restock: bool  # the units are sold again; else they are gone
+    payment_ref: str | None = None  # None: the order's payment, or all that are owed
+    by: str = ""  # the operator
     amount: int | None = None  # in the minor unit of the payment's currency; None: all, or the price of the units
     units: int | None = None  # only so many of the order's
-    message: str | None = None  # a name of this wish: another one with it is the same one
-    later: bool = False
-    name: str | None = None  # the refund that is owed and was given back; None: whichever it settles
-    elsewhere: bool = False  # not at the provider, but in another way, of which the provider will never tell
+    message: str | None = None  # names the wish: another one with the same name is the same
+    later: bool = False  # it is owed from now on, and nothing went back yet
+    name: str | None = None  # of the owed refund that was given back; None: the first one that it settles
+    elsewhere: bool = False  # not at the provider, which will never report it
 
 
 class GivenBack(NamedTuple):
-    """The provider's word on money that went back. Amounts: in the minor unit of `currency` (None: the payment's)."""
+    """The provider's word on money that went back. Amounts are in the minor unit of `currency`."""
 
     sku: str
     number: str
     secret: str
     payment_ref: str
-    by: str
+    by: str  # the provider, or the cashier
     amount: int | None = None  # of this refund
-    so_far: int | None = None  # or of all, at the moment `at`; if neither is said, all that was paid
-    whole: bool = False  # all that was paid, whatever currency the amount is of
-    currency: str | None = None
+    so_far: int | None = None  # or of all refunds until `at`; if neither is there, all of the payment went back
+    whole: bool = False  # all of the payment, in whichever currency the amount is
+    currency: str | None = None  # None: the payment's
     refund_id: str | None = None  # the provider's own
-    name: str | None = None  # ours, if it is repeated
-    notice: str | None = None  # its name, where the refund has none
+    name: str | None = None  # ours, if the provider repeats it
+    notice: str | None = None  # the notice's name, where the refund has none
     at: float | None = None  # by the provider's clock, in seconds since 1970
 
 
 class RequestRefund(NamedTuple):
-    """The provider is about to be asked for a refund that is due; or one that has failed is to be tried `again`."""
+    """The cashier is about to ask the provider for a refund that is due."""
 
     sku: str
     number: str
     secret: str
-    name: str
+    name: str  # the refund's
     by: str = ""
-    again: bool = False
+    again: bool = False  # an operator wants a failed one to be tried anew
 
 
 class Incident(NamedTuple):
-    """A payment was disputed, or a refund has failed; `kind` says which.
-
-    `refund_id`: the provider's own of the refund or the dispute; `name`: ours of the refund; `message`: of the notice,
-    if nothing else tells it from another one; `why`: a reason; `at`: when it was written, by the provider's clock;
-    `currency`: None: the payment's.
-    """
+    """A payment was disputed, or a refund has failed."""
 
     sku: str
     number: str
     secret: str
-    kind: EventKind
+    kind: EventKind  # which of these
     payment_ref: str
-    amount: int | None = None
-    refund_id: str | None = None
-    name: str | None = None
-    message: str | None = None
-    why: str = ""
+    amount: int | None = None  # in the minor unit of `currency`
+    refund_id: str | None = None  # the provider's own name of the refund or the dispute
+    name: str | None = None  # ours, of the refund
+    message: str | None = None  # the notice's name, if nothing else tells it from another one
+    why: str = ""  # the reason, for people
     by: str = ""
-    at: float | None = None
-    currency: str | None = None
+    at: float | None = None  # by the provider's clock, in seconds since 1970
+    currency: str | None = None  # None: the payment's
 
 
 class Expire(NamedTuple):
@@ -304,7 +287,7 @@ VERBS: Final[dict[type[StrEnum], str]] = {
 }
 
 
-# What has not happened, and never will by that request, if it was not decided.
+# The sentence for a command that was not decided: its request does nothing later, either.
 _NOT_DONE: Final[dict[type[Command], str]] = {
     Purchase: "nothing was sold",
     Hold: "nothing was held",
@@ -358,14 +341,11 @@ def fingerprint(command: Command) -> tuple[int, str | None]:
 
 
 class Answer(NamedTuple):
-    """The answer to a buyer. `replayed`: the same idempotency key got it before.
-
-    `record`: how the order stands, for all but purchases; `refund`: the payment that has to be given back.
-    """
+    """The answer to a command."""
 
     outcome: AnyOutcome
     quantity: int
     order: OrderId | None = None
-    replayed: bool = False
-    record: Record | None = None
-    refund: str | None = None
+    replayed: bool = False  # the same idempotency key got it before
+    record: Record | None = None  # the order's state afterwards; None for purchases
+    refund: str | None = None  # the payment that has to be given back

@@ -44,22 +44,16 @@ from app.orders.terms import Terms
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision on a command.
+    """The decision on a command: new, settled before, a repeat within the batch, or an error."""
 
-    It is one of these: a new decision (`outcome`); the repeat of a command that was settled before (`settled`);
-    the repeat of an earlier one of the same batch (`repeats`, its index; with `outcome` of another request, whose hold
-    is shown to its buyer); `error` if no decision is possible.
-    `begins`: the new order, if it begins with a record; `record`: the order that it is about, as it stands
-    then; `refund`: the payment to give back.
-    """
-
-    outcome: AnyOutcome | None = None
-    settled: Settled | None = None
+    outcome: AnyOutcome | None = None  # of a new decision
+    settled: Settled | None = None  # the answer that this key got before
+    # the index of the earlier command of this batch; with an `outcome` a hold of the same buyer is shown
     repeats: int | None = None
-    error: SeckillError | None = None
-    begins: Record | None = None
-    record: Record | None = None
-    refund: str | None = None
+    error: SeckillError | None = None  # no decision is possible
+    begins: Record | None = None  # the new order, if it begins with a record
+    record: Record | None = None  # the order that it is about, as it stands then
+    refund: str | None = None  # the payment to give back
 
 
 _HOLD_S: Final = 600.0
@@ -67,7 +61,7 @@ _PAY_S: Final = 900.0
 
 
 class Windows(NamedTuple):
-    """For how long units are held, and at what price (of a unit, in the minor unit of the currency)."""
+    """How long units are held, and their price, in the minor unit of the currency."""
 
     hold_ms: int = 600_000
     pay_ms: int = 900_000
@@ -136,10 +130,10 @@ def decide(
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
-    ones behind it. Holds that have expired go back first, except those whose payment is in this very batch.
-    `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the hours, unless it
-    is a repeat; empty if none did. `due_by_ms`: what is due later, by the store's clock alone, does not go back.
-    `fresh` makes names of refunds, which nothing has had or will have.
+    ones behind it. Expired holds go back first, except those whose payment is in this very batch. `limit_per_buyer` is
+    in units, 0 for none. `closed`: the outcome of each command that came outside of the hours, unless it is a repeat;
+    empty if none did. `due_by_ms`: a hold that is due later does not go back, whatever the store's clock says.
+    `fresh` makes names of refunds that no other refund has or will have.
     """
     now = _Now(snapshot, limit_per_buyer, windows, due_by_ms, fresh)
     more_due = snapshot.more_due
@@ -156,7 +150,7 @@ def decide(
             elif isinstance(command, Hold):
                 decision = now.hold(command, closed[index] if closed else None, index)
             elif isinstance(command, Expire):
-                # Once more, unless nothing could be given back: what is due may be odd.
+                # Once more, unless nothing could be given back: a due order may be odd.
                 more = more_due and bool(now.changes)
                 decision = Decision(ExpiryOutcome.MORE if more else ExpiryOutcome.DONE)
             else:
@@ -173,7 +167,7 @@ class _Now:
     """The item as it stands in the middle of a batch."""
 
     __slots__ = (
-        *("_due_by_ms", "_fresh", "_limit", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
+        *("_due_by_ms", "_fresh", "_limit", "_windows", "at_ms", "begun", "bought", "changes", "left"),
         *("payments", "records", "snapshot"),
     )
 
@@ -182,7 +176,6 @@ class _Now:
         self.left = snapshot.stock
         self.bought = dict(snapshot.bought)
         self.records = dict(snapshot.records)
-        self.open = dict(snapshot.open)
         self.begun: dict[str, int] = {}  # by buyer, the command of this batch that began their last hold
         self.payments = dict(snapshot.payments)
         self.changes: list[OrderChange] = []
@@ -195,7 +188,7 @@ class _Now:
     # -- new orders --------------------------------------------------------------------------------------------------
 
     def buy(self, wish: Purchase, closed: Outcome | None) -> Decision:
-        """Sell at once; what has a price is held, as nobody has paid for it yet."""
+        """Sell at once. An item with a price is held, as nobody has paid for it yet."""
         if closed is None and self._windows.price is not None:
             return _HOLD_REQUIRED
         return self._take(wish, closed)
@@ -219,18 +212,18 @@ class _Now:
         return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
 
     def hold(self, wish: Hold, closed: Outcome | None, index: int) -> Decision:
-        """Hold units; a buyer who can't have them and has a hold already is shown that.
+        """Hold units; a buyer who can't have them and has a hold already is shown that one.
 
-        Only if it is certain who asks, and was when that hold began: else it may be a stranger's in the buyer's name.
+        It is shown only to a proven buyer, if that hold was begun by one, too: it may be a stranger's in their name.
         """
         found = self._take(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
         if found is not SELL:
             if wish.proven and wish.buyer in self.begun:
                 # No key remembers this answer, as the hold has no number yet; the next try will find the hold.
-                return Decision(HoldOutcome.HELD, repeats=self.begun[wish.buyer])
-            own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer and wish.proven else None
+                return Decision(HoldOutcome.ALREADY_HELD, repeats=self.begun[wish.buyer])
+            own = self.records.get(self.snapshot.open.get(wish.buyer, "")) if wish.buyer and wish.proven else None
             if own is not None and own.state is OrderState.HELD and own.proven:
-                return Decision(HoldOutcome.HELD, record=own)
+                return Decision(HoldOutcome.ALREADY_HELD, record=own)
             return found if found.outcome is None else Decision(HoldOutcome(found.outcome))
         windows, pay_by_ms = self._windows, self.at_ms + self._windows.hold_ms
         record = self._begin(
@@ -269,6 +262,9 @@ class _Now:
         order = self.records.get(number)
         if settled.order is None and order is not None and not _opens(command, order):
             order = None  # it was not found the first time, for the same reason
+        held = settled.outcome == HoldOutcome.HELD
+        if held and order is not None and isinstance(command, Hold) and order.ref != command.ref:
+            return Decision(error=_reused())  # the order has its `ref`, which no fingerprint has
         refund = _owed(order, command.payment_ref) if order is not None and isinstance(command, Confirm) else None
         return Decision(settled=settled, record=order, refund=refund)
 
@@ -320,7 +316,6 @@ class _Now:
             if self.left < order.quantity or over:
                 return self._decline(order, paid, told, payment)
             facts["late"] = True
-        self._close(order)
         order = self._write(order, EventKind.CONFIRMED, facts, payment)
         return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
 
@@ -330,12 +325,12 @@ class _Now:
         if known is not None and "refunds" not in facts:
             return Decision(_not_needed(order), record=order)
         if paid.paid_at is not None and order.state is OrderState.EXPIRED:
-            facts["in_time"] = paid.paid_at * 1000 <= order.due_ms  # and was told too late
+            facts["in_time"] = paid.paid_at * 1000 <= order.due_ms  # and its report came too late
         order = self._write(order, EventKind.REFUND_DUE, facts, payment)
         return Decision(_not_needed(order), record=order, refund=_owed(order, told.ref))
 
     def _owe_wrong_payments(self, order: Record) -> Record:
-        """Give back what was paid of another amount than the price: the order does not wait for money any more."""
+        """Owe the payments of a wrong amount, as the order does not wait for money any more."""
         for wrong in order.payments:
             if wrong.waits:
                 facts = owe(order, wrong, str(_not_needed(order)), self._fresh)
@@ -384,15 +379,10 @@ class _Now:
 
     def _release(self, order: Record, kind: EventKind, facts: Mapping[str, Any] = NO_FACTS) -> Record:
         """Give held units back."""
-        self._close(order)
         return self._owe_wrong_payments(self._write(order, kind, facts))
 
-    def _close(self, order: Record) -> None:
-        if order.buyer and self.open.get(order.buyer) == order.number:
-            del self.open[order.buyer]
-
     def _write(self, order: Record, kind: EventKind, facts: Mapping[str, Any], payment: str | None = None) -> Record:
-        """Have an event written, and what follows from it. `payment`: its name, if it belongs to no order yet."""
+        """Write an event and its consequences. `payment`: its name, if it belongs to no order yet."""
         change = changed(order, kind, {name: one for name, one in facts.items() if one is not None}, payment)
         self.left += change.units.stock
         if change.bought and order.buyer:
@@ -454,7 +444,8 @@ def _repeat(
     first = seen.get(key)
     if first is None:
         return None
-    same = fingerprint(commands[first]) == fingerprint(command)
+    refs = {getattr(one, "ref", None) for one in (commands[first], command)}
+    same = fingerprint(commands[first]) == fingerprint(command) and len(refs) == 1
     return Decision(repeats=first) if same else Decision(error=_reused())
 
 

@@ -1,6 +1,6 @@
 """The life of an order: which event may come in which state, what it moves, and the record that it makes.
 
-`decision` and `refunds` choose the events; here is what follows from them. The auditor, and the judge in the lab, read
+`decision` and `refunds` choose the events; here are their effects. The auditor, and the judge in the lab, read
 journals by the same table.
 """
 
@@ -20,7 +20,7 @@ _OF_MONEY: Final = (
 
 
 class Step(NamedTuple):
-    """The state after an event, the units that it moves, and those that its buyer has more for their limit."""
+    """The state after an event, the units that it moves, and the units that its buyer has more for their limit."""
 
     state: OrderState
     units: Units = NO_UNITS
@@ -40,7 +40,7 @@ _STEPS: Final[Mapping[tuple[OrderState | None, EventKind], Step]] = {
     # Of a payment, or a part of one: the order stays as it is.
     **{(state, kind): Step(state) for state in _WITH_MONEY for kind in _OF_MONEY},
 }
-# Those by which all of it, or some units of it, are given back, by the state before.
+# Events that give back all or some units of an order, by the state before.
 _ENDS: Final = {
     (state, kind): Step(_REFUNDED, Units(1, 0, -1), -1)
     for state in (_SOLD, _CONFIRMED)
@@ -54,7 +54,7 @@ _SOME_OF: Final = {
 
 
 def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Mapping[str, Any]) -> Step | None:
-    """What an event does; None if none may come then. `quantity`: of the order, where `facts` name no units."""
+    """The effect of an event; None if it may not come then. `quantity`: of the order, if `facts` name no units."""
     about, count = facts.get("about"), facts.get("units", quantity)
     if state is not None and about == "units":
         found = _SOME_OF.get((state, kind))
@@ -71,7 +71,7 @@ def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Mappin
 
 
 def apply(record: Record, kind: EventKind, facts: Mapping[str, Any]) -> Record:
-    """The record that an event makes of the one before it. Raises `ValueError` if no such event may come then."""
+    """The record after an event. Raises `ValueError` if the event may not come in this state."""
     done = step(record.state, kind, record.quantity, facts)
     if done is None:
         raise ValueError(f"{kind} can't come when an order is {record.state}")
@@ -91,7 +91,7 @@ def apply(record: Record, kind: EventKind, facts: Mapping[str, Any]) -> Record:
 
 
 def payment_after(before: Payment | None, kind: EventKind, facts: Mapping[str, Any], *, paid: bool) -> Payment:
-    """The payment that an event is about, after it. `paid`: whether one counted before it."""
+    """The event's payment, after it. `paid`: whether one counted before it."""
     now = before or Payment(facts["payment_ref"])
     if before is None or kind in (EventKind.CONFIRMED, EventKind.AMOUNT_MISMATCH):
         now = now._replace(amount=facts.get("amount", now.amount), currency=facts.get("currency", now.currency))
@@ -114,19 +114,19 @@ _SHOWN: Final = ("name", "state", "amount")
 
 
 def told(one: PaymentRefund) -> dict[str, Any]:
-    """A refund as an event tells it."""
+    """A refund in the form that an event has."""
     usual = PaymentRefund._field_defaults
     return {name: value for name, value in one._asdict().items() if name in _SHOWN or value != usual.get(name)}
 
 
 def refund_of(told: Mapping[str, Any]) -> PaymentRefund:
-    """The refund that an event tells. Raises `ValueError` or `TypeError` for anything else."""
+    """The refund in an event. Raises `ValueError` or `TypeError` if it is none."""
     own = PaymentRefund(**told)
     return own._replace(state=RefundState(own.state), way=Way(own.way))
 
 
 def changed(record: Record, kind: EventKind, facts: Mapping[str, Any], payment: str | None = None) -> OrderChange:
-    """The change that an event makes of an order, which is told the sums that are others by it.
+    """The change of an order by an event, to which the changed sums are added.
 
     `payment`: its name, if it belongs to no order yet. Raises `ValueError` as `apply` does.
     """

@@ -20,7 +20,7 @@ from app.orders.account import (
 from app.orders.id import OrderId
 
 to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode  # `json.dumps` makes one a call
-ERASED: Final = "erased"  # in the place of a buyer's name
+ERASED: Final = "erased"  # stands for an erased name
 
 
 class OrderState(StrEnum):
@@ -47,7 +47,7 @@ class EventKind(StrEnum):
     REFUND_DUE = "refund_due"  # a payment that has to be given back
     REFUND_REQUESTED = "refund_requested"  # the provider is about to be asked to give it back
     REFUND_FAILED = "refund_failed"  # it wasn't given back after all; an operator has to look
-    REFUND_NAMED = "refund_named"  # the provider has told more of one that was known, and no sum is another
+    REFUND_NAMED = "refund_named"  # the provider has named a known refund, and no sum changes
     REFUNDED = "refunded"
     DISPUTED = "disputed"  # the buyer wants the money back from their bank
     DISPUTE_WON = "dispute_won"
@@ -55,7 +55,7 @@ class EventKind(StrEnum):
 
 
 class Units(NamedTuple):
-    """Units that an event adds to those left, held and sold; less than 0 where it takes some."""
+    """Units that an event adds to those left, held and sold; below 0: that it takes."""
 
     stock: int = 0
     held: int = 0
@@ -85,7 +85,7 @@ class Record(NamedTuple):
     quantity: int
     buyer: str | None = None
     ref: str | None = None  # the shop's own number
-    pay_by_ms: int = 0  # until when the buyer is told to pay
+    pay_by_ms: int = 0  # the deadline that the buyer sees
     due_ms: int = 0  # when its units go back: a grace later
     extended: bool = False  # the second window has begun
     price: int | None = None  # of a unit, in the minor unit of `currency`
@@ -129,7 +129,7 @@ class Record(NamedTuple):
 
     @property
     def pay_by(self) -> float | None:
-        """Until when the buyer is told to pay, in seconds since 1970."""
+        """The deadline that the buyer sees, in seconds since 1970."""
         return self.pay_by_ms / 1000 or None
 
     @property
@@ -165,7 +165,7 @@ class Record(NamedTuple):
 
     @property
     def sums(self) -> dict[str | None, Sums]:
-        """What was paid, given back and is owed, by currency, that of the order first."""
+        """The sums of its payments by currency, first those of its own."""
         return sums(self.payments, self.currency)
 
     @property
@@ -234,19 +234,15 @@ def _payment(ref: str, *more: Any) -> Payment:
 
 
 class OrderChange(NamedTuple):
-    """A change of an order that is there, to be written with a batch: only if it is as it was `before`.
-
-    `units`: those that it moves; `bought`: units that its buyer has more for their limit; `payment`: one that belongs
-    to it from now on; `own_facts`: those that only this event has.
-    """
+    """A change of an existing order. It is written only if the order is still as it was `before`."""
 
     before: Record
     after: Record
     kind: EventKind
-    own_facts: Mapping[str, Any] = {}
-    units: Units = NO_UNITS
-    bought: int = 0
-    payment: str | None = None
+    own_facts: Mapping[str, Any] = {}  # the facts that only this event has
+    units: Units = NO_UNITS  # the units that it moves
+    bought: int = 0  # units that its buyer has more, for their limit
+    payment: str | None = None  # a payment that belongs to it from now on
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -256,20 +252,16 @@ class OrderChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order: how it stands, and what is kept of how it began.
-
-    `sold_at` is when that was, in seconds since 1970, by the store's clock; `epoch` grows with each `unfence`: only
-    tokens of one epoch can be compared.
-    """
+    """An order: its state, and how it began."""
 
     sku: str
     record: Record
-    key: str | None
+    key: str | None  # the idempotency key
     instance: str
-    token: int
+    token: int  # of the grant under which it was written
     batch_id: str
-    sold_at: float
-    epoch: int = 0
+    sold_at: float  # when it began, in seconds since 1970, by the store's clock
+    epoch: int = 0  # grows with each `unfence`: only tokens of one epoch can be compared
 
     @property
     def id(self) -> OrderId:
@@ -292,28 +284,24 @@ class Order:
         return self.record.state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # nobody changes one; frozen, it would take three times as long to make
 class Event:
-    """An entry of an item's journal.
+    """An entry of an item's journal."""
 
-    `entry`: its position; `order`: the one that it is about; `number`: which event of that order it is, from 1 on;
-    `at`: in seconds since 1970, by the store's clock; `epoch`: only tokens of one epoch can be compared.
-    """
-
-    entry: str
+    entry: str  # its position
     kind: EventKind
-    order: OrderId
-    number: int
-    quantity: int
+    order: OrderId  # the order that it is about
+    number: int  # counts the events of that order, from 1
+    quantity: int  # of the order, after it
     buyer: str | None
     key: str | None
-    at: float
+    at: float  # in seconds since 1970, by the store's clock
     instance: str
-    token: int
+    token: int  # of the grant under which it was written
     batch_id: str
-    epoch: int
-    units: Units
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int  # only tokens of one epoch can be compared
+    units: Units  # the units that it moves
+    facts: Mapping[str, Any] = field(default_factory=dict)  # all else that it says
 
     @property
     def sku(self) -> str:

@@ -1,6 +1,6 @@
-"""The part of the rule that is about money which goes back: which events a command makes, by the account of a payment.
+"""The rule about money that goes back: a command's events, by the account of a payment.
 
-What becomes of a payment says `account`; here is who may have that done, what the order becomes by it, and the answer.
+`account` knows the effect on the payment. Here is who may have it, its effect on the order, and the answer.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _SOLD: Final = (OrderState.SOLD, OrderState.CONFIRMED)
 
 
 def ruling(order: Record, command: Refund | GivenBack | RequestRefund | Incident, fresh: Names, at_s: float) -> Ruling:
-    """Return what becomes of an order. `fresh` makes names of refunds; `at_s`: the store's clock, since 1970."""
+    """Return a command's answer and events. `fresh` makes names of refunds; `at_s`: the store's clock, since 1970."""
     match command:
         case Refund():
             return _refund(order, command, fresh)
@@ -55,7 +55,7 @@ def ruling(order: Record, command: Refund | GivenBack | RequestRefund | Incident
 
 
 def _refund(order: Record, wish: Refund, fresh: Names) -> Ruling:  # noqa: PLR0911 - a case each
-    """Give back an order, some units of it, payments that are owed, or a part of one: or have that done."""
+    """Give back an order, some units of it, owed payments, or a part of one; or note that they are to be given back."""
     outcome, ref = RefundOutcome, wish.payment_ref
     if known := order.answered(wish.message):
         return Ruling(outcome(known))
@@ -73,7 +73,7 @@ def _refund(order: Record, wish: Refund, fresh: Names) -> Ruling:  # noqa: PLR09
         owing = [one for one in owing if one.left]
     if not owing or wish.units is not None:
         return _nothing(order, ref)
-    if wish.amount is not None and len(owing) > 1:  # of which one, nobody has said
+    if wish.amount is not None and len(owing) > 1:  # nobody has named one
         return Ruling(outcome.TOO_MUCH)
     events, whole = list[Told](), not wish.later
     for payment in owing:
@@ -86,7 +86,7 @@ def _refund(order: Record, wish: Refund, fresh: Names) -> Ruling:  # noqa: PLR09
 
 
 def meant(order: Record, ref: str | None, name: str | None = None) -> Payment | None:
-    """The payment that an operator means, by its name, or by that of a refund which is owed; None: several, or none."""
+    """The operator's payment, by its name, or by the name of its owed refund; None: several, or none."""
     if name is not None:
         return next((payment for payment, one in order.refunds if one.name == name), None)
     if ref is not None:
@@ -96,7 +96,7 @@ def meant(order: Record, ref: str | None, name: str | None = None) -> Payment | 
 
 
 def _of_order(order: Record, wish: Refund, fresh: Names) -> Ruling:
-    """Give back an order, or some of its units, with their price or the amount that is said."""
+    """Give back an order, or some of its units, with their price or the given amount."""
     outcome, count, payment = RefundOutcome, wish.units or order.quantity, order.counted
     if not 0 < count <= order.quantity:
         return Ruling(outcome.TOO_MUCH)
@@ -116,7 +116,7 @@ def _of_order(order: Record, wish: Refund, fresh: Names) -> Ruling:
 
 
 def _fits(payment: Payment, wish: Refund, amount: int) -> bool:
-    """Whether so much of a payment may be given back: no more than it has left, or than has not been given back yet."""
+    """Whether so much of a payment may be given back: at most the sum that has not gone back yet."""
     if wish.later:
         return 0 < amount <= payment.left
     one = payment.find(wish.name)
@@ -139,14 +139,14 @@ def _way(wish: Refund) -> Way:
 
 
 def _given_back(order: Record, told: GivenBack, fresh: Names) -> Ruling:
-    """Note what the provider says of money that went back."""
+    """Note a provider's report of money that went back."""
     outcome, payment = RefundOutcome, order.payment(told.payment_ref)
     if payment is None:
         return Ruling(outcome.NOTHING_DUE)
     own = told.refund_id or (f"{account.NOTICE}{told.notice}" if told.notice is not None else None)
     given = Given(told.amount, told.so_far, told.whole, told.currency, own, told.name, told.at, told.by)
     after = settle.give(payment, given, fresh)
-    if after == payment:  # it was told before, and is known
+    if after == payment:  # it was reported before
         return Ruling(outcome.ALREADY_REFUNDED)
     event = _event(order, payment, after, told)
     return _answered(outcome.REFUNDED if after.given_whole else outcome.PARTLY_REFUNDED, [event])
@@ -162,14 +162,14 @@ def _event(
     *,
     remembered: bool = True,
 ) -> Told:
-    """The event by which money went back, or is to: `kind` and `facts` if the order becomes something else by it."""
+    """The event of money that went back, or is to; `kind` and `facts` if the order's state changes, too."""
     own: dict[str, Any] = {"by": command.by} if command.by else {}
     if isinstance(command, Refund) and remembered and command.message is not None:
         own["message"] = command.message
     if before is None or after is None:  # nothing was paid
         return Told(EventKind.REFUNDED, {**own, **facts})
     own |= {"about": "payment"} | _of_payment(before, after)
-    went_back = after.went_back != before.went_back or after.owed < before.owed  # or was told before, as a sum
+    went_back = after.went_back != before.went_back or after.owed < before.owed  # or was reported before, as a sum
     came = [one for one in account.differences(before.refunds, after.refunds) if one.state is RefundState.DUE]
     if went_back:
         was, now = (account.sums([one], before.currency) for one in (before, after))
@@ -185,7 +185,7 @@ def _event(
 
 
 def _of_payment(before: Payment, after: Payment) -> dict[str, Any]:
-    """The facts of what became of a payment."""
+    """The facts of a payment after its change."""
     own: dict[str, Any] = {"payment_ref": before.ref}
     own |= {"currency": before.currency} if before.currency is not None else {}
     if refunds := account.differences(before.refunds, after.refunds):
@@ -211,7 +211,7 @@ def _nothing(order: Record, ref: str | None) -> Ruling:
 
 
 def _request(order: Record, wish: RequestRefund, fresh: Names, at_s: float) -> Ruling:
-    """Note that the provider is about to be asked for a refund; or that one that has failed is to be tried again."""
+    """Note that the provider is about to be asked for a refund, or that a failed one is to be tried again."""
     outcome = RequestOutcome
     found = next(((payment, one) for payment, one in order.refunds if one.name == wish.name), None)
     if found is None:
@@ -227,7 +227,7 @@ def _request(order: Record, wish: RequestRefund, fresh: Names, at_s: float) -> R
     else:
         kind, after = EventKind.REFUND_REQUESTED, one._replace(state=RefundState.ASKED, at=at_s)
         if one.amount is None and any(other.state is not RefundState.FAILED for other in payment.open if other != one):
-            return Ruling(outcome.NOTHING_DUE)  # not yet: it is what is left after the others
+            return Ruling(outcome.NOTHING_DUE)  # not yet: it is the rest after the others
     refunds = tuple(after if other == one else other for other in payment.refunds)
     facts = {"about": "payment"} | _of_payment(payment, payment._replace(refunds=refunds))
     facts |= {"amount": one.amount} if one.amount is not None else {}
@@ -269,7 +269,7 @@ _DISPUTES: Final = {
 
 
 def _moved(before: Payment, after: Payment, told: Incident) -> int:
-    """The amount that an incident is about: what is owed again, or what is or was disputed."""
+    """The amount of an incident: owed again, or disputed."""
     if told.kind is EventKind.REFUND_FAILED:
         failed = [one for one in after.open if one.state is RefundState.FAILED and one not in before.open]
         return sum(one.amount or 0 for one in failed) or told.amount or 0
@@ -277,7 +277,7 @@ def _moved(before: Payment, after: Payment, told: Incident) -> int:
 
 
 def owe(order: Record, payment: Payment, why: str, fresh: Names) -> dict[str, Any]:
-    """The facts by which all of a payment that is not needed has to be given back."""
+    """The facts by which all of a payment is to be given back, as the order does not need it."""
     after = settle.owe(payment, fresh(), None, why=why)
     facts = {"about": "payment", "why": why} | _of_payment(payment, after)
     said = {"amount": payment.amount, "keep": order.payment_ref}

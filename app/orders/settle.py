@@ -1,9 +1,9 @@
-"""What becomes of a payment, as something is told of money that goes back: pure functions of it.
+"""The effect of a report of money on its payment: pure functions.
 
-What is told settles before it adds. It is the refund that has its id, or its name. A sum without either is one that is
-known already, or is asked, failed or due: equal amounts first, and the oldest first. Only what is left over is new. A
-report that is older than what is known, or known already, changes nothing. So the same facts make the same sums, in
-whichever order they come; `lab.model.bank` is the oracle of that.
+A report settles before it adds. It is about the refund with its id, or its name. Without these it is about a known sum,
+or a refund that is asked, failed or due: equal amounts first, and the oldest first. Only the rest is new. A report that
+is old, or known already, changes nothing. So the same facts make the same sums, in whichever order they come;
+`lab.model.bank` is the oracle of that.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,30 +30,25 @@ _OVERTAKEN: Final = "told before the refund"
 
 
 class Given(NamedTuple):
-    """What is told of money that went back, or came back. Amounts: in the minor unit of `currency`.
+    """A report of money that went back, or came back. Amounts are in the minor unit of `currency`."""
 
-    `amount`: of this refund; `so_far`: or of all, at the moment `at`; neither: all that was paid, as with `whole`.
-    `currency`: None: the payment's. `id`: the provider's own of the refund; `name`: ours, if it is repeated; `at`: by
-    the provider's clock, in seconds since 1970; `units`: as a refund's.
-    """
-
-    amount: int | None = None
-    so_far: int | None = None
-    whole: bool = False
-    currency: str | None = None
-    id: str | None = None
-    name: str | None = None
-    at: float | None = None
+    amount: int | None = None  # of this refund
+    so_far: int | None = None  # or of all refunds until `at`; if neither is there, all of the payment went back
+    whole: bool = False  # all of the payment, in whichever currency the amount is
+    currency: str | None = None  # None: the payment's
+    id: str | None = None  # the provider's own name of the refund
+    name: str | None = None  # ours, if the provider repeats it
+    at: float | None = None  # by the provider's clock, in seconds since 1970
     by: str = ""
     way: Way = Way.PROVIDER
-    units: int = 0
+    units: int = 0  # of the order, if it is the price of some
 
 
 # -- money that is owed ------------------------------------------------------------------------------------------------
 
 
 def owe(payment: Payment, name: str, amount: int | None, *, by: str = "", why: str = "", units: int = 0) -> Payment:
-    """With so much of it that has to be given back (None: all that is left); nothing if that is nothing."""
+    """The payment, with so much more to be given back (None: all that is left); unchanged if that is nothing."""
     if amount is None and payment.amount is not None:
         amount = payment.left
     if amount == 0:
@@ -62,7 +57,7 @@ def owe(payment: Payment, name: str, amount: int | None, *, by: str = "", why: s
 
 
 def _owe_less(payment: Payment, amount: int) -> Payment:
-    """With so much less that is owed, the oldest first; what the provider is asked for stays."""
+    """The payment, owing so much less, the oldest refund first; a refund that the provider was asked for stays."""
     owed = [one for state in _AT_REST for one in payment.refunds if one.state is state and one.currency is None]
     for one in sorted(owed, key=lambda one: one.amount != amount):
         part = min(amount, one.amount or 0)
@@ -78,18 +73,18 @@ def _owe_nothing(payment: Payment) -> Payment:
 
 
 def give(payment: Payment, given: Given, fresh: Names) -> Payment:  # noqa: PLR0911 - a case each
-    """As it stands after something is told of money that went back."""
+    """The payment after a report of money that went back."""
     if is_foreign(payment, given.currency):
         if not given.whole and (given.amount is not None or given.so_far is not None):
             return _give_foreign(payment, given, fresh)
         given = given._replace(currency=None, amount=None, so_far=None)
     known = payment.find(given.name, given.id)
     if known is not None and _is_sum(known) and given.amount not in (None, known.amount):
-        # It was told in a sum, which is also of others, and has settled it.
+        # A sum of several refunds has settled it.
         payment = payment.without(known).having(known._replace(name=fresh()))
         return _give_named(payment, known._replace(at=None, amount=given.amount), given, fresh)
     if known is not None and known.state in OPEN and given.way is Way.ELSEWHERE:
-        # What went elsewhere is not what the provider may be about to give under that name.
+        # Money that went elsewhere settles no refund that the provider may be about to make.
         amount = known.amount if given.amount is None else given.amount
         part = known.amount or 0 if amount is None else amount
         after = payment.without(known) if known.amount is None or part >= known.amount else _less(payment, known, part)
@@ -104,7 +99,7 @@ def give(payment: Payment, given: Given, fresh: Names) -> Payment:  # noqa: PLR0
 
 
 def _give_named(payment: Payment, known: PaymentRefund, given: Given, fresh: Names) -> Payment:
-    """What was owed is given under its name; if it was less, the rest stays due under another one."""
+    """An owed refund is given under its name; if it was less, the rest stays due under another one."""
     amount = known.amount if given.amount is None else given.amount
     since = None if known.at is None else known.at - _CLOCKS_S
     after = _out_of_sum(payment, amount or 0, since)[0].having(_as_given(known, given, amount))
@@ -116,14 +111,14 @@ def _give_named(payment: Payment, known: PaymentRefund, given: Given, fresh: Nam
 
 
 def _give_so_far(payment: Payment, given: Given, fresh: Names) -> Payment:
-    """A sum of all that went back at a moment: what is in it beyond the refunds that are known is new."""
+    """A sum of all refunds until a moment: the part beyond the known refunds is new."""
     if given.so_far is None and given.way is not Way.PROVIDER:  # a person's "all" is in every currency
         for one in payment.open:
             if one.currency is not None:
                 payment = payment.having(_as_given(one, given._replace(id=None), one.amount))
     total = payment.amount if given.so_far is None else given.so_far
     bounced = [one for one in payment.refunds if _may_be_in(one, given.at)] if given.way is Way.PROVIDER else []
-    if total is None:  # all of it, of a payment whose amount nobody has said
+    if total is None:  # all of a payment whose amount was never reported
         if payment.given_whole or bounced:
             return payment
         first = next(iter(payment.open), PaymentRefund(given.name or fresh()))
@@ -142,7 +137,7 @@ def _give_so_far(payment: Payment, given: Given, fresh: Names) -> Payment:
 
 
 def _give_sum(payment: Payment, given: Given, amount: int, fresh: Names) -> Payment:
-    """One refund, of which nobody knows the name yet."""
+    """One refund, whose name nobody knows yet."""
     alike = _adding_up([one for one in payment.refunds if _may_be(one, given)], amount)
     if alike and alike[0].state is RefundState.BOUNCED:
         return payment.having(alike[0]._replace(why=""))
@@ -158,7 +153,7 @@ def _give_sum(payment: Payment, given: Given, amount: int, fresh: Names) -> Paym
     if not of_sum and given.id is not None and given.way is Way.PROVIDER:
         noted = (one for one in payment.refunds if one.way is Way.NOTED and one.id is None)
         if larger := next((one for one in noted if one.amount is not None and one.amount > amount), None):
-            # An operator has noted several as one, perhaps: what is left of it is known as a sum only.
+            # An operator may have noted several as one: the rest of it is a sum.
             after, of_sum = _less(payment, larger._replace(way=Way.PROVIDER, by=PROVIDER), amount), amount
     if not of_sum:
         return _settle(payment, given, amount, fresh)
@@ -167,7 +162,7 @@ def _give_sum(payment: Payment, given: Given, amount: int, fresh: Names) -> Paym
 
 
 def _may_be(one: PaymentRefund, given: Given) -> bool:
-    """Whether a refund that is known may be the one that is told without a name that we know."""
+    """Whether a known refund may be the one that is reported without a name of ours."""
     if one.currency is not None or Way.ELSEWHERE in (given.way, one.way):
         return False
     match one.state:
@@ -181,9 +176,9 @@ def _may_be(one: PaymentRefund, given: Given) -> bool:
 
 
 def _out_of_sum(payment: Payment, amount: int, since: float | None = None) -> tuple[Payment, int]:
-    """Without what the provider has told as a sum, and now tells by its name; and how much that was.
+    """The payment without this refund's part in sums of several, and that part.
 
-    `since`: sums that were told before this are of others.
+    `since`: sums that were reported before this are of others.
     """
     more = amount
     for one in payment.refunds:
@@ -194,7 +189,7 @@ def _out_of_sum(payment: Payment, amount: int, since: float | None = None) -> tu
 
 
 def _settle(payment: Payment, given: Given, amount: int, fresh: Names) -> Payment:
-    """So much went back: it is what was owed, or new."""
+    """So much went back: an owed refund is settled, or a new one made."""
     owed = sorted((one for one in payment.open if one.currency is None), key=lambda one: OPEN.index(one.state))
     some = _adding_up(owed, amount, 1 if given.id is not None else _ADDED_UP)
     as_one = given.way is Way.NOTED and len(some) > 1 and all(one.state in _AT_REST for one in some)
@@ -207,7 +202,7 @@ def _settle(payment: Payment, given: Given, amount: int, fresh: Names) -> Paymen
 
 
 def _give_foreign(payment: Payment, given: Given, fresh: Names) -> Payment:
-    """An amount in another currency than the payment's, which can't be compared: it is told in its own."""
+    """An amount in another currency than the payment's: it can't be compared, and stays in its own."""
     alike = [one for one in payment.refunds if one.currency == given.currency]
     before = sum(one.amount or 0 for one in alike if one.state is RefundState.GIVEN or _may_be_in(one, given.at))
     amount = given.amount if given.amount is not None else max(0, (given.so_far or 0) - before)
@@ -225,7 +220,7 @@ def _give_foreign(payment: Payment, given: Given, fresh: Names) -> Payment:
 
 
 def fail(payment: Payment, told: Given, why: str, fresh: Names) -> Payment:
-    """As it stands after a refund was refused, or came back: it is owed, and an operator has to look."""
+    """The payment after a refund was refused, or came back: it is owed, and an operator has to look."""
     known = payment.find(told.name, told.id)
     if told.by != PROVIDER and told.id is None and (known is None or known.state is not RefundState.ASKED):
         return payment  # it was settled meanwhile
@@ -234,7 +229,7 @@ def fail(payment: Payment, told: Given, why: str, fresh: Names) -> Payment:
         found = [found[0]._replace(amount=told.amount), *found[1:]]
         payment = payment.without(*found[1:]).having(found[0])
         del found[1:]
-    if not found and (told.amount is not None or told.id is not None):  # it was told before the refund itself
+    if not found and (told.amount is not None or told.id is not None):  # it was reported before the refund itself
         amount = told.amount if told.amount is not None else payment.amount
         currency = told.currency if is_foreign(payment, told.currency) else None
         new = PaymentRefund(_name(payment, told, fresh), RefundState.GIVEN, amount, told.id, why=_OVERTAKEN)
@@ -250,7 +245,7 @@ def fail(payment: Payment, told: Given, why: str, fresh: Names) -> Payment:
 
 
 def _which_failed(payment: Payment, told: Given) -> Iterator[PaymentRefund]:
-    """The refunds that may have failed, if nobody says which: the last of that amount, or of a larger one."""
+    """The refunds that may have failed, if the report names none: the last of that amount, or of a larger one."""
     currency = told.currency if is_foreign(payment, told.currency) else None
     mine = [one for one in payment.refunds if one.currency == currency and one.way is not Way.ELSEWHERE]
     asked = [one for one in mine if one.state is RefundState.ASKED and told.id is None]
@@ -270,7 +265,7 @@ def _fail(payment: Payment, one: PaymentRefund, told: Given, why: str, fresh: Na
     if one.state not in (RefundState.GIVEN, RefundState.ASKED, RefundState.DUE):
         return payment
     if one.state is RefundState.GIVEN or told.id is not None or told.by == PROVIDER:
-        # The provider has made it, which is remembered; of a sum that was told as one, it is a part.
+        # The provider has made it, which is remembered; it may be a part of a reported sum.
         name = one.name if part == one.amount else _name(payment, told, fresh)
         overtaken = one.why == _OVERTAKEN or one.way is Way.NOTED
         gone = one._replace(name=name, amount=part, state=RefundState.BOUNCED, id=told.id or one.id, at=told.at)
@@ -286,7 +281,7 @@ def _fail(payment: Payment, one: PaymentRefund, told: Given, why: str, fresh: Na
 
 
 def dispute(payment: Payment, told: Dispute) -> Payment:
-    """As it stands after something was told of a dispute: an end is final, and a loss is money that went back."""
+    """The payment after a report of a dispute: an end is final, and a loss is money that went back."""
     own = [one for one in payment.disputes if one.name == told.name]
     if told.state is DisputeState.OPEN:
         return payment if own else payment._replace(disputes=(*payment.disputes, told))
@@ -316,12 +311,12 @@ def dispute(payment: Payment, told: Dispute) -> Payment:
 
 
 def is_foreign(payment: Payment, currency: str | None) -> bool:
-    """Whether an amount is said in another currency than the payment's."""
+    """Whether an amount is in another currency than the payment's."""
     return None not in (currency, payment.currency) and currency != payment.currency
 
 
 def _name(payment: Payment, told: Given, fresh: Names) -> str:
-    """What a refund is called that is not known: by our name for it, or the provider's, if none here is."""
+    """The name for a refund that is not known: ours, or else the provider's, if no refund here has it."""
     taken = {one.name for one in payment.refunds}
     return next((name for name in (told.name, told.id) if name is not None and name not in taken), None) or fresh()
 
@@ -339,14 +334,14 @@ def _as_given(one: PaymentRefund, given: Given, amount: int | None) -> PaymentRe
 
 
 def _adding_up(those: Sequence[PaymentRefund], amount: int, most: int = _ADDED_UP) -> Sequence[PaymentRefund]:
-    """The fewest, and first, of these refunds that are so much together; none if no few are."""
+    """The fewest of these refunds that add up to so much, the first ones first; none if no few do."""
     few = those[:_ADDED_UP]
     some = (chosen for count in range(1, min(most, len(few)) + 1) for chosen in combinations(few, count))
     return next((chosen for chosen in some if sum(one.amount or 0 for one in chosen) == amount), ())
 
 
 def _is_sum(one: PaymentRefund) -> bool:
-    """Whether it is known only as a sum that the provider has told, which may be of several refunds, or of another."""
+    """Whether it is known only from a provider's sum, which may be of several refunds, or of another one."""
     told = one.state is RefundState.GIVEN and one.way is Way.PROVIDER and one.by == PROVIDER
     return told and one.id is None and one.currency is None
 

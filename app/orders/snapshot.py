@@ -1,7 +1,8 @@
-"""What a decision is made on: the item and the orders in question, as the store read them at one moment."""
+"""The basis of a decision: the item and its orders in question, as the store read them at one moment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.orders.id import OrderId
 from app.orders.record import Record
@@ -10,17 +11,13 @@ from app.orders.terms import NO_TERMS, Terms
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The questions of a batch: what these buyers have bought and hold, and what these idempotency keys stand for.
+    """The questions of a batch to the store."""
 
-    `orders`: how these stand, by their numbers; `payments`: to which orders these belong; `holds`: something of this
-    is asked for, or may be held, so that the snapshot must have the store's clock.
-    """
-
-    buyers: Sequence[str] = ()
-    keys: Sequence[str] = ()
-    orders: Sequence[str] = ()
-    payments: Sequence[str] = ()
-    holds: bool = False
+    buyers: Sequence[str] = ()  # how many units they have bought, and which orders they hold
+    keys: Sequence[str] = ()  # the orders or refusals of these idempotency keys
+    orders: Sequence[str] = ()  # the records of these orders, by their numbers
+    payments: Sequence[str] = ()  # the orders that have these
+    holds: bool = False  # the batch has holds, or may end some: the snapshot needs the store's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +32,22 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The basis of a decision: units left, what the buyers asked for have bought, what the keys stand for.
+    """The basis of a decision: an item at one moment."""
 
-    `terms`: the item's own.
-
-    `last_entry`: number of the last order at that moment; orders that are decided now can only be written behind it.
-    `version`: the store's own name for the state that was read, to be given back with the batch.
-    `held`: units held; `now_ms`: the store's clock, since 1970; `records`: how the orders stand that were asked for, by
-    their numbers, with those that the buyers and keys asked for hold, and those that are due; `open`: the number of
-    each buyer's last order that is held; `payments`: the number of the order that each payment belongs to; `due`:
-    orders whose time is up, the oldest first, and `more_due`: whether there are others. `bought` has the buyers of the
-    orders that were asked for, too.
-    """
-
-    stock: int
-    lucky: int
+    stock: int  # units left
+    lucky: int  # units sold
+    # units by buyer, also for the buyers of the orders that were asked for
     bought: Mapping[str, int] = field(default_factory=dict)
-    settled: Mapping[str, Settled] = field(default_factory=dict)
-    last_entry: str | None = None
-    version: str | None = None
-    terms: Terms = NO_TERMS
-    held: int = 0
-    now_ms: int = 0
+    settled: Mapping[str, Settled] = field(default_factory=dict)  # by key
+    last_entry: str | None = None  # of the journal; orders that are decided now are written behind it
+    # all that the store has read, which it gets back with the batch
+    basis: Any = field(default=None, compare=False, repr=False)
+    terms: Terms = NO_TERMS  # the item's own
+    held: int = 0  # units held
+    now_ms: int = 0  # the store's clock, since 1970
+    # by number: orders that were asked for, or are due, or that these buyers and keys hold
     records: Mapping[str, Record] = field(default_factory=dict)
-    open: Mapping[str, str] = field(default_factory=dict)
-    payments: Mapping[str, str] = field(default_factory=dict)
-    due: Sequence[str] = ()
-    more_due: bool = False
+    open: Mapping[str, str] = field(default_factory=dict)  # by buyer, the number of the last order that is held
+    payments: Mapping[str, str] = field(default_factory=dict)  # by payment, the number of its order
+    due: Sequence[str] = ()  # orders whose time is up, the oldest first
+    more_due: bool = False  # there are others

@@ -27,27 +27,21 @@ TermsChange: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """All that there is to say of a term.
+    """A term of an item, with its limits and all texts about it."""
 
-    `kind`: its type; `least` and `most`, or `pattern` and `most` characters: its limits; `text`: a description, for the
-    settings and HTTP. `option` and `metavar`: how the command line calls it ("": not at all), `help` there, and `read`,
-    which parses it, or raises `ValueError` for what is not `wanted`. `said`: how people are shown it, and `never`:
-    how they are shown 0; `write`: how they are shown the value alone.
-    """
-
-    kind: type[int] | type[float] | type[str]
-    text: str
+    kind: type[int] | type[float] | type[str]  # the type of its value
+    text: str  # a description, for the settings and HTTP
     least: float = 0
-    most: float = _KEPT_MAX
+    most: float = _KEPT_MAX  # of a number, or of a text's characters
     pattern: str | None = None
-    option: str = ""
+    option: str = ""  # on the command line; "": none
     metavar: str = ""
-    help: str = ""
-    wanted: str = ""
-    read: Callable[[str], Any] = str
-    said: Callable[[Any], str] = str
-    never: str = ""
-    write: Callable[[Any], str] = str
+    help: str = ""  # there
+    wanted: str = ""  # the expected form, for an error
+    read: Callable[[str], Any] = str  # parses it there, or raises `ValueError`
+    said: Callable[[Any], str] = str  # writes it as a sentence for people
+    never: str = ""  # the sentence for 0
+    write: Callable[[Any], str] = str  # writes the value alone
 
     def written(self, value: Any) -> str:
         """The value for people, without the term's name."""

@@ -37,17 +37,14 @@ _NOT_FOUND: Final = "not_found"  # among the outcomes of each command about an o
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """The part of a batch that is about one item.
-
-    `units`: how many it takes from the stock; `terms`: those that it was decided on.
-    """
+    """The part of a batch that is about one item."""
 
     item: Item
     write: Batch
-    units: int
+    units: int  # taken from the stock
     entries: list[Entry]
     decisions: list[Decision]
-    terms: Terms
+    terms: Terms  # on which it was decided
 
     @property
     def changes_something(self) -> bool:
@@ -64,7 +61,7 @@ class Part:
     @property
     def sells_the_last(self) -> bool:
         """True if nothing is left when this is written."""
-        return self.write.expected_stock == self.units
+        return self.write.seen.stock == self.units
 
     @property
     def wanted(self) -> bool:
@@ -117,7 +114,9 @@ def _answer(  # noqa: PLR0911 - a case each
         return Answer(outcome, record.quantity if record else settled.quantity, order, True, record, decision.refund)
     if decision.repeats is not None:
         first = earlier[decision.repeats]
-        return first if isinstance(first, Exception) else first._replace(replayed=decision.outcome is None)
+        if isinstance(first, Exception):
+            return first
+        return first._replace(outcome=decision.outcome or first.outcome, replayed=decision.outcome is None)
     if decision.error is not None:
         return decision.error
     assert decision.outcome is not None  # noqa: S101 - for the type checker
@@ -195,7 +194,7 @@ def decide_part(
         quantity, buyer = fingerprint(command)
         order = decision.record.id_of(item.sku) if decision.record else None
         refused.append(Refused(key, Settled(decision.outcome, quantity, buyer, order)))
-    write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version, begun, changes)
+    write = Batch(batch_id, snapshot, sold, refused, begun, changes)
     return Part(item, write, units, entries, decisions, terms)
 
 
@@ -208,7 +207,7 @@ def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
 
 
 def ask(entries: Sequence[Entry]) -> Ask:
-    """Return what a decision on these commands needs to know."""
+    """Return the questions that a decision on these commands has."""
     keys, names, orders, payments, holds = list[str](), list[str](), list[str](), list[str](), False
     for entry in entries:
         command = entry.command

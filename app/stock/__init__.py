@@ -1,26 +1,25 @@
-"""The stock of the items on sale, guarded by fencing tokens: what a store keeps, and the stores."""
+"""The stock of the items on sale: its store, whose rules are here once, and the storages that keep named things.
 
-from app.stock.store import (
-    DEFAULT_RECEIVER,
-    Batch,
-    Begun,
-    Change,
-    Fence,
-    Level,
-    Outbox,
-    Refused,
-    Restock,
-    Sold,
-    StockStore,
-)
+`store` is what the rest of the house uses; `puts`, `restock`, `outbox`, `values` and `log` are its rules and its texts;
+`storage` is the interface of a storage, of which there are two: `redis` and `sql`.
+"""
+
+from app.stock.batch import LAYOUT, Batch, Begun, Fence, Refused, Sold
+from app.stock.level import Level
+from app.stock.log import Change, Note
+from app.stock.outbox import DEFAULT_RECEIVER, Outbox
+from app.stock.restock import Restock
+from app.stock.store import StockStore
 
 __all__ = [
     "DEFAULT_RECEIVER",
+    "LAYOUT",
     "Batch",
     "Begun",
     "Change",
     "Fence",
     "Level",
+    "Note",
     "Outbox",
     "Refused",
     "Restock",

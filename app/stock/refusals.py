@@ -1,6 +1,6 @@
 """Messages for the operator when a store refuses: what has happened, and which command helps."""
 
-from app.stock.store import LAYOUT, Fence
+from app.stock.batch import LAYOUT, Fence
 
 
 def foreign(sku: str, seen: Fence, ours: Fence) -> str:
@@ -50,11 +50,11 @@ def other_layout(sku: str, layout: int) -> str:
     )
 
 
-def half(sku: str, name: str) -> str:
+def half(sku: str, lucky: int) -> str:
     """Say that the last write of an item ended half-way."""
     return (
-        f"the last write of item {sku!r} ended half-way: {name!r} counts units whose orders are not there; compare it "
-        "with the orders, then set the stock (`seckill stock set`), which begins anew"
+        f"the last write of item {sku!r} ended half-way: it counts {lucky} units as sold, and the orders of some are "
+        "not there; compare it with the orders, then set the stock (`seckill stock set`), which begins anew"
     )
 
 

@@ -1,6 +1,5 @@
 """All stock stores, by their system and guard; each is imported only when it is wanted."""
 
-from importlib import import_module
 from typing import Any, Final
 
 from app.errors import ConfigurationError
@@ -8,50 +7,66 @@ from app.stock.store import StockStore
 
 REDIS: Final = "redis"
 MYSQL: Final = "mysql"
-_CLASSES: Final = {
-    (REDIS, "fence"): "redis.store:RedisStockStore",
-    (REDIS, "compare"): "redis.store:ComparingStockStore",
-    (REDIS, "none"): "redis.bare:BareStockStore",
-    (MYSQL, "fence"): "mysql.guards:MySqlStockStore",
-    (MYSQL, "version"): "mysql.guards:VersionedStockStore",
-    (MYSQL, "timestamp"): "mysql.guards:TimestampedStockStore",
+POSTGRES: Final = "postgres"
+SYSTEMS: Final = (REDIS, MYSQL, POSTGRES)
+_SQL: Final = ("fence", "version", "timestamp")
+_GUARDS: Final = {REDIS: ("fence", "compare", "none"), MYSQL: _SQL, POSTGRES: _SQL}
+_SCHEMES: Final = {
+    **dict.fromkeys(("redis", "rediss", "unix"), REDIS),
+    **dict.fromkeys(("mysql", "mariadb"), MYSQL),
+    **dict.fromkeys(("postgres", "postgresql"), POSTGRES),
 }
-_SCHEMES: Final = {"redis": REDIS, "rediss": REDIS, "unix": REDIS, "mysql": MYSQL, "mariadb": MYSQL}
 _WHY_NOT: Final = {
-    (REDIS, "version"): "guard version needs a store in mysql",
-    (REDIS, "timestamp"): "guard timestamp needs a store in mysql",
-    (MYSQL, "compare"): "guard compare is not for mysql: version compares better",
-    (MYSQL, "none"): "guard none is not for mysql: it writes nothing unchecked",
+    "version": "guard version needs a store in mysql or postgres",
+    "timestamp": "guard timestamp needs a store in mysql or postgres",
+    "compare": "guard compare is for redis alone: version compares better",
+    "none": "guard none is for redis alone: the others write nothing unchecked",
 }
 
 
 def system_of(url: str) -> str:
-    """The system that has the stock, "redis" or "mysql". Raises `ConfigurationError`, which does not quote the URL."""
+    """The system that has the stock, one of `SYSTEMS`. Raises `ConfigurationError`, which does not quote the URL."""
     scheme = url.partition("://")[0].partition("+")[0]
     if "://" not in url or scheme not in _SCHEMES:
         raise ConfigurationError(
-            "not a store's URL: say redis://host:6379/0 or mysql://user:password@host:3306/database"
+            "not a store's URL: say redis://host:6379/0, mysql://user:password@host:3306/database or "
+            "postgres://user:password@host:5432/database"
         )
     return _SCHEMES[scheme]
 
 
 def check_guard(system: str, guard: str) -> None:
     """Raise `ConfigurationError` if a store in that system has no such guard."""
-    if (system, guard) not in _CLASSES:
-        raise ConfigurationError(_WHY_NOT[system, guard])
+    if guard not in _GUARDS[system]:
+        raise ConfigurationError(_WHY_NOT[guard])
 
 
-def connect(url: str, guard: str, *, wait_replicas: int = 0, **options: Any) -> StockStore:
+def connect(
+    url: str,
+    guard: str,
+    *,
+    wait_replicas: int = 0,
+    instance: str = "python",
+    refusal_ttl_s: float = 3600,
+    **options: Any,
+) -> StockStore:
     """The store that a URL names; it connects at its first call. Raises `ConfigurationError`.
 
-    `options`: see `RedisStockStore` and `TransactionalStockStore`.
+    `options`: see `RedisStorage` and `SqlStorage`; the others are of `StockStore`.
     """
     system = system_of(url)
     check_guard(system, guard)
     if system == REDIS:
-        options["wait_replicas"] = wait_replicas
-    elif wait_replicas:
-        raise ConfigurationError("to wait for replicas is not for mysql")
-    module, _, kind = _CLASSES[system, guard].partition(":")
-    store: StockStore = getattr(import_module(f"app.stock.{module}"), kind)(url, **options)
-    return store
+        from app.stock.redis.bare import BareStockStore
+        from app.stock.redis.storage import RedisStorage
+
+        options |= {"instance": instance, "refusal_ttl_s": refusal_ttl_s}
+        kind = BareStockStore if guard == "none" else StockStore
+        storage = RedisStorage(url, wait_replicas=wait_replicas, **options)
+        return kind(storage, guard, instance=instance, refusal_ttl_s=refusal_ttl_s)
+    if wait_replicas:
+        raise ConfigurationError("to wait for replicas is for redis alone")
+    from app.stock.sql.storage import SqlStorage
+
+    own = SqlStorage(url, refusal_ttl_s=refusal_ttl_s, **options)
+    return StockStore(own, guard, instance=instance, refusal_ttl_s=refusal_ttl_s)

@@ -14,15 +14,12 @@ from typing import Any, Final
 
 from app.errors import FenceRefused, StockChanged
 from app.orders import Snapshot
-from app.stock.mysql.store import TransactionalStockStore
-from app.stock.redis.store import RedisStockStore
-from app.stock.store import Batch, Fence, Level
+from app.stock import Batch, Fence, Level, StockStore
 from fencelock import clock
 from lab.torture.history import Asked
 
 FILE: Final = "asked.jsonl"
 REFUSED: Final = "refused"
-_STORES: Final[tuple[Any, ...]] = (RedisStockStore, TransactionalStockStore)
 Tell = Callable[..., Callable[[Mapping[str, Any]], None]]
 
 
@@ -42,14 +39,14 @@ def watch(file: Path, instance: str) -> Iterator[None]:
         return lambda answers: note(answered=number, at=clock.now(), said={sku: _said(answers[sku]) for sku in parts})
 
     note(began=instance)
-    before = [(store, name, getattr(store, name)) for store in _STORES for name in _WATCHED]
-    for store, name, method in before:
-        setattr(store, name, _WATCHED[name](method, asks))
+    before = {name: getattr(StockStore, name) for name in _WATCHED}
+    for name, method in before.items():
+        setattr(StockStore, name, _WATCHED[name](method, asks))
     try:
         yield
     finally:
-        for store, name, method in before:
-            setattr(store, name, method)
+        for name, method in before.items():
+            setattr(StockStore, name, method)
         os.close(out)
 
 
@@ -77,7 +74,7 @@ def _prepare(real: Callable[..., Awaitable[Any]], asks: Tell) -> Any:
 def _commit(real: Callable[..., Awaitable[Any]], asks: Tell) -> Any:
     async def commit(self: Any, fence: Fence, batches: Mapping[str, Batch]) -> Any:
         name = next(iter(batches.values())).batch_id if batches else ""
-        answered = asks("commit", fence, name, {sku: one.expected_stock for sku, one in batches.items()})
+        answered = asks("commit", fence, name, {sku: one.seen.stock for sku, one in batches.items()})
         answers = await real(self, fence, batches)
         answered(answers)
         return answers

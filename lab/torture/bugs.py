@@ -10,7 +10,7 @@ import hashlib
 import random
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -45,13 +45,15 @@ from app.sale import batch, worker
 from app.sale.clock import StoreClock
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
-from app.stock import Batch, Fence
+from app.stock import Batch, Fence, StockStore
+from app.stock.puts import numbers_of
 from app.stock.redis.client import Script
-from app.stock.redis.store import RedisStockStore
+from app.stock.redis.storage import RedisStorage
+from app.stock.storage import Head, Names, Put
 from app.web.connection import Connection
 from fencelock import clock
-from fencelock.etcd.lock import Place
-from fencelock.etcd.lookout import Lookout
+from fencelock.etcd.lock import EtcdPlace
+from fencelock.etcd.lookout import KeyLookout
 from fencelock.etcd.shared_lease import Key
 from fencelock.grant import Grant
 from fencelock.lease import Lease
@@ -81,9 +83,9 @@ class Bug:
 
 def _waits_300ms() -> None:
     """A waiter that has waited for 300 ms believes that it owns the lock."""
-    take, since = Place.take, dict[int, float]()
+    take, since = EtcdPlace.take, dict[int, float]()
 
-    async def patched(self: Place, wait: Any) -> Grant | float:
+    async def patched(self: EtcdPlace, wait: Any) -> Grant | float:
         found = await take(self, wait)
         began = since.setdefault(id(self), clock.now())
         if isinstance(found, Grant):
@@ -93,30 +95,30 @@ def _waits_300ms() -> None:
         self._key.granted = True
         return Grant(self._key.name, self._key.revision, self._client.source, self.lease)
 
-    Place.take = patched  # type: ignore[method-assign]
+    EtcdPlace.take = patched  # type: ignore[method-assign]
 
 
 def _nobody_waits() -> None:
     """Every contender in the queue believes that it owns the lock."""
-    take = Place.take
+    take = EtcdPlace.take
 
-    async def patched(self: Place, wait: Any) -> Grant | float:
+    async def patched(self: EtcdPlace, wait: Any) -> Grant | float:
         found = await take(self, wait)
         if isinstance(found, Grant) or self.lease is None:
             return found
         self._key.granted = True
         return Grant(self._key.name, self._key.revision, self._client.source, self.lease)
 
-    Place.take = patched  # type: ignore[method-assign]
+    EtcdPlace.take = patched  # type: ignore[method-assign]
 
 
 def _deaf() -> None:
     """A waiter hears nothing from its watch, and looks again after a second."""
 
-    async def pause_s(self: Lookout, key: str, timeout_s: float, *, below: bool = False) -> float:
+    async def pause_s(self: KeyLookout, key: str, timeout_s: float, *, below: bool = False) -> float:
         return 1.0
 
-    Lookout.pause_s = pause_s  # type: ignore[method-assign]
+    KeyLookout.pause_s = pause_s  # type: ignore[method-assign]
 
 
 def _believes_for_ever() -> None:
@@ -159,12 +161,18 @@ def _leaves_its_keys() -> None:
 
 # -- of the guard ------------------------------------------------------------------------------------------------------
 
-_STALE: Final = (
-    "if fence.token ~= request.token or fence.prepared ~= request.batch then "
-    'return {"stale", fence.token or "none"} end'
+_RAISE: Final = (
+    'redis.call("HSET", key.fence, "source", request.source, "token", request.token, "prepared", request.batch)'
 )
-_CHANGED: Final = 'if stock ~= item.stock then return {"changed", stock or "none"} end'
-_RAISE: Final = 'redis.call("HSET", key.fence, unpack(prepared))\n  local generation'
+_UNITS: Final = "  local stock, lucky = read_units(key)\n  for field"
+_HIGHEST: Final = """
+  for i = 1, #item.fence, 2 do
+    if item.fence[i] == "token" and tonumber(fence.token or "0") > tonumber(item.fence[i + 1]) then
+      local _, now_us = now()
+      return {"not", values, stock, lucky or false, now_us}
+    end
+  end
+"""
 
 
 def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
@@ -188,18 +196,42 @@ def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
     return plant
 
 
+def _unguarded(*fields: str) -> Callable[[], None]:
+    """Return a patch by which a batch is written whatever these fields of its item's head are by then."""
+
+    def plant() -> None:
+        put, refusal = StockStore._put, StockStore._refusal
+
+        def patched(self: StockStore, sku: str, batch: Batch, own: Fence | None) -> Put:
+            made = put(self, sku, batch, own)
+            made.expect = {name: value for name, value in made.expect.items() if name not in fields}
+            return made
+
+        def lenient(self: StockStore, sku: str, head: Head, own: Any, batch_id: str | None, **how: Any) -> Any:
+            return refusal(self, sku, head, own, None, **how)
+
+        StockStore._put = patched  # type: ignore[method-assign]
+        if "prepared" in fields:
+            StockStore._refusal = lenient  # type: ignore[method-assign]
+
+    return plant
+
+
 def _fence_at_write_only() -> None:
     """Only writes are fenced, as most texts have it: a read does not raise the fence."""
-    _in_lua("prepare.lua", (_RAISE, "local generation"))()
-    highest = 'if tonumber(fence.token or "0") > tonumber(request.token) then return {"stale", fence.token} end'
-    raised = ' redis.call("HSET", key.fence, "source", request.source, "token", request.token)'
-    absolute = 'redis.call("SET", key.stock, string.format("%.0f", tonumber(item.stock) + stock))'
+    _unguarded("source", "token", "prepared", "stock")()
+    put = StockStore._put
+
+    def patched(self: StockStore, sku: str, batch: Batch, own: Fence | None) -> Put:
+        made = put(self, sku, batch, own)
+        made.head |= {"source": own.source, "token": own.token} if own else {}
+        return made
+
+    StockStore._put = patched  # type: ignore[method-assign]
     _in_lua(
-        "commit.lua",
-        (_STALE, highest + raised),
-        (_CHANGED, ""),
-        ('redis.call("INCRBY", key.stock, string.format("%.0f", stock))', absolute),
+        "look.lua", (_RAISE, ""), ("values[1], values[2], values[3] = request.source, request.token, request.batch", "")
     )()
+    _in_lua("put.lua", (_UNITS, _UNITS.replace("\n", _HIGHEST)))()
 
 
 # -- of the sale -------------------------------------------------------------------------------------------------------
@@ -207,11 +239,13 @@ def _fence_at_write_only() -> None:
 
 def _no_batch_id() -> None:
     """A batch without an answer can't be found again, and counts as not written."""
+    resolve = StockStore.resolve
 
-    async def find(self: RedisStockStore, sku: str, batch: Batch) -> None:
-        return None
+    async def patched(self: StockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
+        found = await resolve(self, fence, batches)
+        return {sku: None if isinstance(one, list) else one for sku, one in found.items()}
 
-    RedisStockStore._find = find  # type: ignore[method-assign]
+    StockStore.resolve = patched  # type: ignore[method-assign]
 
 
 def _retries_blindly() -> None:
@@ -232,9 +266,9 @@ def _retries_blindly() -> None:
 
 def _answers_before_the_commit() -> None:
     """Buyers are told "sold" when the commit was sent, whether or not it was answered."""
-    commit = RedisStockStore.commit
+    commit = StockStore.commit
 
-    async def patched(self: RedisStockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
+    async def patched(self: StockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
         answers: dict[str, Any]
         try:
             answers = await commit(self, fence, batches)
@@ -242,22 +276,26 @@ def _answers_before_the_commit() -> None:
             answers = dict.fromkeys(batches, StockUnavailable("no answer"))
         for sku, written in batches.items():
             if isinstance(answers[sku], StockError):
-                now_ms = int(time.time() * 1000)
-                answers[sku] = [f"{now_ms}-{n}" for n, _ in enumerate(written.secrets)]
+                answers[sku] = self.storage.numbers(written.seen.basis.head, len(written.secrets))
         return answers
 
-    RedisStockStore.commit = patched  # type: ignore[method-assign]
+    StockStore.commit = patched  # type: ignore[method-assign]
 
 
 def _settles_without_a_fence() -> None:
     """A batch in doubt is looked for, but nothing keeps it from being written later on."""
 
-    async def resolve(self: RedisStockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
-        return {sku: await self._find(sku, written) for sku, written in batches.items()}
+    async def resolve(self: StockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
+        puts = {sku: self._put(sku, batch, self._own(fence)) for sku, batch in batches.items()}
+        names = {sku: Names(entries=[one.entry for one in put.entries[:1]]) for sku, put in puts.items()}
+        found = await self.storage.look(names)
+        return {
+            sku: one if isinstance(one, StockError) else list(numbers_of(puts[sku])) if one.entries else None
+            for sku, one in found.items()
+        }
 
-    RedisStockStore.resolve = resolve  # type: ignore[method-assign, assignment]
-    _in_lua("prepare.lua", (_RAISE, "local generation"))()
-    _in_lua("commit.lua", (_STALE, ""))()
+    StockStore.resolve = resolve  # type: ignore[method-assign]
+    _unguarded("source", "token", "prepared")()
 
 
 def _repeat_is_sold_out() -> None:
@@ -377,39 +415,51 @@ def _any_secret() -> None:
     decision._Now.change = patched  # type: ignore[method-assign]
 
 
+def _other_puts(change: Callable[[Batch, Put], None]) -> None:
+    """Have something else written of each batch."""
+    put_of = StockStore._put
+
+    def patched(self: StockStore, sku: str, batch: Batch, own: Fence | None) -> Put:
+        made = put_of(self, sku, batch, own)
+        change(batch, made)
+        return made
+
+    StockStore._put = patched  # type: ignore[method-assign]
+
+
+def _other_commands(change: Callable[[Put, list[str]], list[str] | None]) -> None:
+    """Have other commands sent to Redis of each put, or none."""
+    writes = RedisStorage._writes
+
+    def patched(self: RedisStorage, at: Any, put: Put) -> Iterator[list[str]]:
+        return (other for one in writes(self, at, put) if (other := change(put, one)) is not None)
+
+    RedisStorage._writes = patched  # type: ignore[method-assign]
+
+
 def _ignores_extensions() -> None:
     """An expiry looks at the deadline that a hold began with."""
-    _in_lua(
-        "commit.lua",
-        (
-            'redis.call("ZADD", key.due, one.due, one.number)\n  else',
-            'redis.call("ZADD", key.due, "NX", one.due, one.number)\n  else',
-        ),
-    )()
+    _other_commands(lambda put, one: [*one[:2], "NX", *one[2:]] if one[0] == "ZADD" else one)
 
 
 def _unwritten_events() -> None:
     """A cancellation changes how an order stands, and appends nothing to the journal."""
-    header = "local function write_change(key, at, fence, one)\n"
-    _in_lua(
-        "commit.lua",
-        (
-            header + "  local entry = append(",
-            header + '  local entry = ""\n  if one.kind ~= "cancelled" then entry = append(',
-        ),
-        ('"facts", one.facts)\n  keep(', '"facts", one.facts) end\n  keep('),
-    )()
+
+    def change(batch: Batch, put: Put) -> None:
+        put.entries = [one for one in put.entries if one.kind is not EventKind.CANCELLED]
+
+    _other_puts(change)
 
 
 def _holds_dont_count() -> None:
     """A buyer's limit counts what is bought, and not what is held."""
-    _in_lua(
-        "commit.lua",
-        (
-            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    if is_held',
-            "if is_held",
-        ),
-    )()
+
+    def change(batch: Batch, put: Put) -> None:
+        for one in batch.begun:
+            if one.record.state is OrderState.HELD and one.record.buyer is not None:
+                put.bought[one.record.buyer] -= one.record.quantity
+
+    _other_puts(change)
 
 
 def _late_takes_anything() -> None:
@@ -541,13 +591,14 @@ def _keeps_wrong_amounts() -> None:
 
 def _expires_what_is_paid() -> None:
     """A hold is not taken off the expiry list when it is paid, and an expiry doesn't look at how it stands."""
-    _in_lua(
-        "commit.lua",
-        (
-            'redis.call("ZREM", key.due, one.number)',
-            'if one.kind == "expired" then redis.call("ZREM", key.due, one.number) end',
-        ),
-    )()
+
+    def stays(put: Put, one: list[str]) -> list[str] | None:
+        if one[0] != "ZREM":
+            return one
+        over = [number for number in one[2:] if put.records[number][1].state is OrderState.EXPIRED]
+        return [*one[:2], *over] if over else None
+
+    _other_commands(stays)
 
     def give_back(self: decision._Now, being_paid: set[str]) -> bool:
         for number in self.snapshot.due:
@@ -740,12 +791,12 @@ BUGS: Final[dict[str, Bug]] = {
     "no-fence": Bug(
         "The store checks no token and no batch, only that the stock is what was read.",
         ("late-restocked",),
-        _in_lua("commit.lua", (_STALE, "")),
+        _unguarded("source", "token", "prepared"),
     ),
     "tokens-as-text": Bug(
         "The store compares tokens as texts: 9 is above 10.",
         ("lost-commit",),
-        _in_lua("prepare.lua", ("tonumber(fence.token) > tonumber(request.token)", "fence.token > request.token")),
+        _in_lua("look.lua", ("tonumber(fence.token) > tonumber(request.token)", "fence.token > request.token")),
     ),
     "fence-at-write-only": _bug(_fence_at_write_only, "late-between"),
     "no-batch-id": _bug(_no_batch_id, "lost-reply"),

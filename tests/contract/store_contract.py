@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,8 +40,8 @@ from app.orders import (
     new_secrets,
 )
 from app.orders.life import changed
-from app.stock import Batch, Begun, Fence, Level, Refused, Sold, StockStore
-from app.stock.store import LAYOUT, Note
+from app.stock import LAYOUT, Batch, Begun, Fence, Level, Note, Refused, Sold, StockStore
+from app.stock.storage import Found, Head
 from tests.harness.waiting import eventually_async
 
 Answer = TypeVar("Answer")
@@ -100,10 +99,12 @@ def decided(
 ) -> Batch:
     """Return the batch that was decided on a snapshot; a number stands for an order of so many units."""
     orders = [one if isinstance(one, Sold) else Sold(one) for one in sold]
-    return Batch(batch_id, seen.stock, orders, refused, seen.last_entry, seen.version, held, changes)
+    return Batch(batch_id, seen, orders, refused, held, changes)
 
 
 HOUR_MS = 3_600_000
+UNSEEN = Snapshot(5, 0, basis=Found(Head(5)))
+"""What a holder would guess that has read nothing."""
 
 
 def held_for(seen: Snapshot, buyer: str, quantity: int = 1, *, key: str | None = None, for_ms: int = HOUR_MS) -> Begun:
@@ -161,7 +162,9 @@ def _unless_error(answer: Answer | StockError) -> Answer:
 async def sell(store: StockStore, token: int, *sold: Sold | int, sku: str = "default") -> list[str]:
     """Read, decide and write; return the ids of the orders."""
     batch_id = f"b{token}"
-    seen = await prepare(store, sku, fence(token), batch_id)
+    orders = [one for one in sold if isinstance(one, Sold)]
+    buyers, keys = [one.buyer for one in orders if one.buyer], [one.key for one in orders if one.key]
+    seen = await prepare(store, sku, fence(token), batch_id, buyers=buyers, keys=keys)
     return await commit(store, sku, fence(token), decided(seen, *sold, batch_id=batch_id))
 
 
@@ -209,7 +212,7 @@ class StoreContract:
         store = await open_store()
         await store.set_stock("default", fence(1), 10)
         seen = await prepare(store, "default", fence(2), "b")
-        assert replace(seen, version=None) == Snapshot(10, 0)
+        assert seen == Snapshot(10, 0)
         sold = [Sold(3, "ann", "k1"), Sold(1, "bob"), Sold(2, "ann")]
         ids = await commit(store, "default", fence(2), decided(seen, *sold, refused=(Refused("k2", SOLD_OUT),)))
         assert len(set(ids)) == 3
@@ -223,7 +226,7 @@ class StoreContract:
         assert await store.order("default", ids[1]) == orders[1]
         seen = await prepare(store, "default", fence(3), "b", buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
         settled = {"k1": Settled("sold", 3, "ann", orders[0].id), "k2": SOLD_OUT}
-        assert replace(seen, version=None) == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, ids[-1])
+        assert seen == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, ids[-1])
 
     async def test_names_are_told_apart_and_kept(self, open_store: OpenStore) -> None:
         """Buyers and keys in any alphabet, in either case, with blanks and quotes, stay distinct."""
@@ -264,7 +267,7 @@ class StoreContract:
         store = await open_store()
         await store.set_stock("default", fence(1), 5)
         with pytest.raises((FenceRefused, StockChanged)):
-            await commit(store, "default", fence(2), Batch("b", 5, [Sold(1)]))
+            await commit(store, "default", fence(2), Batch("b", UNSEEN, [Sold(1)]))
         assert await store.orders("default") == []
 
     async def test_what_was_decided_before_a_restock_is_not_written(self, open_store: OpenStore) -> None:
@@ -294,7 +297,7 @@ class StoreContract:
         assert await store.level("default") == Level("default", 8, 0, 8)
         assert (await store.level("default")).sale not in ("", first)
         seen = await prepare(store, "default", fence(6), "b", buyers=["ann"], keys=["k1", "k2"])
-        assert replace(seen, version=None) == Snapshot(8, 0)
+        assert seen == Snapshot(8, 0)
         assert await store.orders("default") == []
         assert await store.order("default", ids[0]) is None
 
@@ -378,7 +381,7 @@ class StoreContract:
     async def test_settling_what_went_away(self, open_store: OpenStore) -> None:
         """An item that no longer exists has no orders to resolve."""
         store = await open_store()
-        batch = Batch("b", 5, [Sold(1)])
+        batch = Batch("b", UNSEEN, [Sold(1)])
         assert await resolve(store, "gone", fence(1), batch) is None
 
     # -- orders that are known ---------------------------------------------------------------------------------------
@@ -906,8 +909,9 @@ class StoreContract:
         """A change that was decided on an older state of an order isn't written, however late it comes."""
         await store.set_stock("default", fence(1), 9)
         ann, bob = await self._hold(store, 2, ("ann", 2), ("bob", 3))
-        early = await prepare(store, "default", fence(3), "early")
-        seen = await prepare(store, "default", fence(4), "c")
+        both: dict[str, Any] = {"orders": [ann.number, bob.number], "holds": True}
+        early = await prepare(store, "default", fence(3), "early", **both)
+        seen = await prepare(store, "default", fence(4), "c", **both)
         await commit(store, "default", fence(4), decided(seen, batch_id="c", changes=[paid(ann, "p")]))
         before, journal = await store.level("default"), await store.journal("default")
         for changes in ([run_out(ann)], [paid(bob, "p")]):
@@ -916,7 +920,7 @@ class StoreContract:
                 await commit(store, "default", fence(3), write)
         assert (await store.level("default"), await store.journal("default")) == (before, journal)
         # Two changes of an order in a batch, one after the other, are all right.
-        seen = await prepare(store, "default", fence(8), "d")
+        seen = await prepare(store, "default", fence(8), "d", **both)
         first = paid(bob, "q")
         second = changed(first.after, EventKind.REFUND_DUE, {"about": "payment", "payment_ref": "r"}, "r")
         await commit(store, "default", fence(8), decided(seen, batch_id="d", changes=[first, second]))
@@ -935,7 +939,8 @@ class StoreContract:
         """Changes, holds and sales stand in one order, and come in pages; their units add up to the level's."""
         await store.set_stock("default", fence(1), 9)
         ann, bob = await self._hold(store, 2, ("ann", 2), ("bob", 1))
-        seen = await prepare(store, "default", fence(3), "c", holds=True)
+        asked: dict[str, Any] = {"buyers": ["cid", "dan"], "keys": ["k"], "orders": [ann.number], "holds": True}
+        seen = await prepare(store, "default", fence(3), "c", **asked)
         write = decided(seen, Sold(1, "dan", "k"), batch_id="c", held=[held_for(seen, "cid")], changes=[paid(ann, "p")])
         ids = await commit(store, "default", fence(3), write)
         until = (await store.level("default")).last_entry
@@ -980,7 +985,7 @@ class StoreContract:
         (ann,) = await self._hold(store, 2, ("ann", 2))
         level = await store.set_stock("default", fence(3), 20)
         assert (level.stock, level.held, level.lucky, level.initial) == (20, 2, 0, 22)
-        seen = await prepare(store, "default", fence(4), "c")
+        seen = await prepare(store, "default", fence(4), "c", orders=[ann.number], holds=True)
         await commit(store, "default", fence(4), decided(seen, batch_id="c", changes=[run_out(ann)]))
         with pytest.raises(HasOrders):
             await store.remove("default", fence(5))
@@ -1002,7 +1007,7 @@ class StoreContract:
         await store.set_stock("default", fence(1), 9)
         (ann,) = await self._hold(store, 2, ("ann", 2))
         put_back = system.copy()
-        seen = await prepare(store, "default", fence(3), "c")
+        seen = await prepare(store, "default", fence(3), "c", orders=[ann.number], holds=True)
         await commit(store, "default", fence(3), decided(seen, batch_id="c", changes=[paid(ann, "p")]))
         other = system.open()
         try:
@@ -1034,7 +1039,7 @@ class StoreContract:
             for lap in range(20):
                 own, batch_id = fence(2 + 3 * lap + number), f"{number}-{lap}"
                 mine = skus if number == 0 else skus[number - 1 : number + 1]
-                seen = await store.prepare(own, batch_id, {sku: Ask() for sku in mine})
+                seen = await store.prepare(own, batch_id, {sku: Ask(["ann"]) for sku in mine})
                 write = {
                     sku: decided(one, Sold(1, "ann", f"{batch_id}"), 1, batch_id=batch_id)
                     for sku, one in seen.items()

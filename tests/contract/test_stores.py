@@ -1,18 +1,20 @@
 """All stock stores keep the contract: the Redis store on Valkey and Redis, the MySQL store with each of its guards."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 
-from app.stock import StockStore
-from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
-from app.stock.redis.store import RedisStockStore
-from lab.servers import MariaDB, Valkey
+from app.stock import StockStore, registry
+from app.stock.sql.schema import ITEMS, METADATA, OF_SALES
+from lab.servers import MariaDB, Postgres, Valkey
 from tests.contract.store_contract import FencedStoreContract, StoreContract, StoreSystem
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.servers import ask, optional, optional_server
+
+KEPT = (ITEMS, *OF_SALES)
 
 
 class RedisSystem(StoreSystem):
@@ -21,7 +23,7 @@ class RedisSystem(StoreSystem):
         self._client: Any = redis.Redis.from_url(server.url)
 
     def open(self, **options: Any) -> StockStore:
-        return RedisStockStore(self.server.url, **options)
+        return registry.connect(self.server.url, "fence", **options)
 
     def clear(self) -> None:
         self._client.flushall()
@@ -48,45 +50,6 @@ class RedisSystem(StoreSystem):
             self.clear()
             for key, value in kept.items():
                 self._client.restore(key, 0, value)
-
-        return put_back
-
-
-class MySqlSystem(StoreSystem):
-    tables = (
-        *("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys"),
-        *("seckill_events", "seckill_records", "seckill_payments", "seckill_holders"),
-    )
-
-    def __init__(self, server: MariaDB, kind: type[StockStore]) -> None:
-        self.server = server
-        self._kind: Any = kind
-
-    def open(self, **options: Any) -> StockStore:
-        store: StockStore = self._kind(self.server.url, **options)
-        return store
-
-    def clear(self) -> None:
-        # These exist already; a store creates the others.
-        ask(self.server, "DO 0", *(f"DELETE FROM {name}" for (name,) in ask(self.server, "SHOW TABLES")))
-
-    def leftovers(self) -> list[str]:
-        return [name for name in self.tables if ask(self.server, f"SELECT 1 FROM {name} LIMIT 1")]
-
-    def set_by_hand(self, sku: str, stock: int) -> None:
-        ask(self.server, "UPDATE seckill_items SET stock = %s WHERE sku = %s", args=(stock, sku))
-
-    def note_layout(self, sku: str, layout: int) -> None:
-        ask(self.server, "UPDATE seckill_items SET layout = %s WHERE sku = %s", args=(layout, sku))
-
-    def copy(self) -> Callable[[], None]:
-        kept = {name: ask(self.server, f"SELECT * FROM {name}") for name in self.tables}
-
-        def put_back() -> None:
-            self.clear()
-            for name, rows in kept.items():
-                for row in rows:
-                    ask(self.server, f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", args=row)
 
         return put_back
 
@@ -129,6 +92,12 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with optional(Postgres) as server:
+        yield server
+
+
 class TestValkey(FencedStoreContract):
     @pytest.fixture
     def system(self, valkey_here: RedisSystem) -> StoreSystem:
@@ -150,19 +119,96 @@ class TestMemory(FencedStoreContract):
         return MemorySystem()
 
 
+class SqlSystem(StoreSystem):
+    """A database; `ask` runs statements in it."""
+
+    def __init__(self, url: str, guard: str) -> None:
+        self._url = url
+        self._guard = guard
+
+    def ask(self, *statements: str, args: Sequence[object] = ()) -> Any:
+        raise NotImplementedError
+
+    def open(self, **options: Any) -> StockStore:
+        return registry.connect(self._url, self._guard, **options)
+
+    def clear(self) -> None:
+        # A store makes them at its first call.
+        there = {name for (name,) in self.ask("SELECT table_name FROM information_schema.tables")}
+        for table in METADATA.sorted_tables:
+            if table.name in there:
+                self.ask(f"DELETE FROM {table.name}")
+
+    def leftovers(self) -> list[str]:
+        return [table.name for table in KEPT if self.ask(f"SELECT 1 FROM {table.name} LIMIT 1")]
+
+    def set_by_hand(self, sku: str, stock: int) -> None:
+        self.ask("UPDATE seckill_items SET stock = %s WHERE sku = %s", args=(stock, sku))
+
+    def note_layout(self, sku: str, layout: int) -> None:
+        self.ask("UPDATE seckill_items SET layout = %s WHERE sku = %s", args=(layout, sku))
+
+    def copy(self) -> Callable[[], None]:
+        kept = {table.name: self.ask(f"SELECT * FROM {table.name}") for table in KEPT}
+
+        def put_back() -> None:
+            for name, rows in kept.items():
+                self.ask(f"DELETE FROM {name}")
+                for row in rows:
+                    self.ask(f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", args=row)
+
+        return put_back
+
+
+class MySqlSystem(SqlSystem):
+    def __init__(self, server: MariaDB, guard: str) -> None:
+        super().__init__(server.url, guard)
+        self.server = server
+
+    def ask(self, *statements: str, args: Sequence[object] = ()) -> Any:
+        return ask(self.server, *statements, args=tuple(args))
+
+
+class PostgresSystem(SqlSystem):
+    def ask(self, *statements: str, args: Sequence[object] = ()) -> Any:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            cursor = None
+            for statement in statements:
+                cursor = connection.execute(statement, args or None)
+            return cursor.fetchall() if cursor is not None and cursor.description else []
+
+
 class TestMySqlFence(FencedStoreContract):
     @pytest.fixture
     def system(self, mariadb: MariaDB) -> StoreSystem:
-        return MySqlSystem(mariadb, MySqlStockStore)
+        return MySqlSystem(mariadb, "fence")
 
 
 class TestMySqlVersion(StoreContract):
     @pytest.fixture
     def system(self, mariadb: MariaDB) -> StoreSystem:
-        return MySqlSystem(mariadb, VersionedStockStore)
+        return MySqlSystem(mariadb, "version")
 
 
 class TestMySqlTimestamp(StoreContract):
     @pytest.fixture
     def system(self, mariadb: MariaDB) -> StoreSystem:
-        return MySqlSystem(mariadb, TimestampedStockStore)
+        return MySqlSystem(mariadb, "timestamp")
+
+
+class TestPostgresFence(FencedStoreContract):
+    @pytest.fixture
+    def system(self, postgres: Postgres) -> StoreSystem:
+        return PostgresSystem(postgres.url, "fence")
+
+
+class TestPostgresVersion(StoreContract):
+    @pytest.fixture
+    def system(self, postgres: Postgres) -> StoreSystem:
+        return PostgresSystem(postgres.url, "version")
+
+
+class TestPostgresTimestamp(StoreContract):
+    @pytest.fixture
+    def system(self, postgres: Postgres) -> StoreSystem:
+        return PostgresSystem(postgres.url, "timestamp")

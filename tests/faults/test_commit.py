@@ -15,9 +15,8 @@ from app.orders import Answer, Ask, Outcome, Purchase, Snapshot, Terms
 from app.sale.batch import decide_part
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Queue
-from app.stock import Batch, Fence
+from app.stock import Batch, Fence, StockStore, registry
 from app.stock.redis.client import RedisClient, Script
-from app.stock.redis.store import RedisStockStore
 from app.telemetry.observer import Observer
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
@@ -30,7 +29,7 @@ def counted(answers: list[Any]) -> Counter[str]:
 
 
 # How a commit is recognized on its way to a store that has seen one before.
-COMMIT = Script("commit.lua").sha.encode()
+COMMIT = Script("put.lua").sha.encode()
 BUYER = "buyer-of-the-lost"
 
 
@@ -84,7 +83,7 @@ async def test_a_shard_that_is_away_does_not_stop_the_others(
         raise StockUnavailable("nobody there")
 
     async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
-        one.store._clustered = True
+        one.store.storage._clustered = True
         monkeypatch.setattr(RedisClient, "server_of", lambda client, key: "")  # there is one, which is no Cluster's
         for sku in ("away", "here"):
             await one.set_stock(sku, 100)
@@ -109,11 +108,11 @@ async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit for many items is in doubt and the store is slow: resolving all of it takes several grants."""
-    resolve = RedisStockStore.resolve
+    resolve = StockStore.resolve
     under: Counter[int] = Counter()
 
     async def slowly(
-        self: RedisStockStore, fence: Fence, batches: Mapping[str, Batch]
+        self: StockStore, fence: Fence, batches: Mapping[str, Batch]
     ) -> dict[str, list[str] | StockError | None]:
         under[fence.token] += len(batches)
         await asyncio.sleep(0.02 * len(batches))
@@ -126,7 +125,7 @@ async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
             for sku in skus:
                 await one.set_stock(sku, 2)
                 await one.submit(Purchase(sku=sku))
-            monkeypatch.setattr(RedisStockStore, "resolve", slowly)
+            monkeypatch.setattr(StockStore, "resolve", slowly)
             proxy.lose_answer_to(COMMIT)
             buying = asyncio.gather(*(one.submit(Purchase(sku=sku, buyer=BUYER)) for sku in skus))
             assert await asyncio.to_thread(proxy.struck.wait, 15)
@@ -240,7 +239,7 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
 
 async def test_a_settlement_that_the_fence_refuses_is_tried_again(valkey: Valkey) -> None:
     """A batch that the fence refuses to resolve stays in doubt, and a later grant resolves it."""
-    store, queue = RedisStockStore(valkey.url), Queue(limit=1, observer=Observer(), on_work=lambda: None)
+    store, queue = registry.connect(valkey.url, "fence"), Queue(limit=1, observer=Observer(), on_work=lambda: None)
     in_doubt = InDoubt(store, Observer())
     try:
         await store.set_stock("default", Fence(1, "etcd:1"), 5)

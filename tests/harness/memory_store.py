@@ -1,71 +1,44 @@
-"""Keep the stock stores' contract in memory, for more histories than a real server allows."""
+"""A storage in memory, for more histories than a real server allows. The rules are the real ones."""
 
+import asyncio
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
-from typing_extensions import Unpack, override
+from typing_extensions import override
 
-from app.errors import (
-    FenceRefused,
-    ForeignFence,
-    HasOrders,
-    StockBehind,
-    StockChanged,
-    StockError,
-    StockNotAsExpected,
-    UnknownItem,
-)
-from app.orders import (
-    NO_TERMS,
-    Ask,
-    Event,
-    EventKind,
-    Order,
-    OrderChange,
-    OrderState,
-    Record,
-    Settled,
-    Snapshot,
-    Terms,
-    Units,
-)
-from app.stock import DEFAULT_RECEIVER, Batch, Change, Fence, Level, Outbox, Restock, StockStore
-from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
-from app.stock.store import Note, facts, note_of, refuse_odd_name, what_is_changed
-from app.stock.watermark import Watermark
-
-Position = tuple[int, int]  # of an order: its generation and number
-_LARGEST_TOKEN: Final = 2**53
+from app.errors import StockCorrupt, StockError, UnknownItem
+from app.orders import ERASED, Event, OrderState, Record
+from app.stock import Change, Fence, Note, StockStore
+from app.stock.batch import LAYOUT
+from app.stock.storage import DUE_MAX, Erased, Found, Head, Names, Put, Storage
+from app.stock.values import tag_of
 
 
 @dataclass
 class Item:
     """An item as the server stores it."""
 
-    stock: int | None = None
-    lucky: int = 0
-    initial: int | None = None
-    fence: Fence | None = None
-    prepared: str | None = None
-    batch: tuple[str, list[str]] | None = None  # the last one that was written, and its orders
-    generation: int = 0
-    sale: int = 0  # the generation with which it began, if a loss was accepted since
-    epoch: int = 0
-    terms: Terms = NO_TERMS
-    orders: list[Order] = field(default_factory=list)
-    bought: dict[str, int] = field(default_factory=dict)
-    settled: dict[str, tuple[Settled, float]] = field(default_factory=dict)  # and the time until which it is remembered
-    held: int = 0
-    journal: list[Event] = field(default_factory=list)
-    records: dict[str, Record] = field(default_factory=dict)  # how the orders stand, by number
+    head: Head = field(default_factory=Head)
+    journal: dict[str, Event] = field(default_factory=dict)
+    buyers: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    records: dict[str, tuple[str, Record]] = field(default_factory=dict)
     payments: dict[str, str] = field(default_factory=dict)
+    holders: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
-    def entries(self) -> list[int]:
-        """Return the numbers of the journal's entries."""
-        return [int(event.entry) for event in self.journal]
+    @property
+    def stock(self) -> int | None:
+        """Units left."""
+        return self.head.stock
+
+    @stock.setter
+    def stock(self, units: int) -> None:
+        self.head = self.head._replace(stock=units)
 
 
 class MemoryServer:
@@ -75,13 +48,7 @@ class MemoryServer:
         self.clock = clock
         self.items: dict[str, Item] = {}
         self.notices: dict[str, str] = {}
-        self.log: list[Change] = []
-        self._number = 0
-
-    def next_number(self) -> int:
-        """Return an increasing number, for orders and generations."""
-        self._number = max(self._number + 1, int(self.clock() * 1_000_000))
-        return self._number
+        self.lines: list[Change] = []
 
     def copy(self) -> Callable[[], None]:
         """Copy everything that is stored; the function returned restores the copy."""
@@ -93,329 +60,206 @@ class MemoryServer:
         return put_back
 
 
-class MemoryStockStore(StockStore):
-    """A store with a fence."""
+class MemoryStorage(Storage):
+    """Keeps named things in a `MemoryServer`."""
 
-    holds = True
-
-    def __init__(
-        self, server: MemoryServer, *, instance: str = "memory", refusal_ttl_s: float = 3600, **_: Any
-    ) -> None:
-        self._server = server
-        self._instance = instance
-        self._refusal_ttl_s = refusal_ttl_s
-        self._watermarks: dict[str, Watermark[Position]] = {}
-
-    def _watermark(self, sku: str) -> Watermark[Position]:
-        return self._watermarks.setdefault(sku, Watermark(lambda position: "{:020}/{:020}".format(*position)))
+    def __init__(self, server: MemoryServer) -> None:
+        self.server = server
 
     @override
-    def check(self, sku: str) -> None:
-        refuse_odd_name(sku)
-
-    def _item(self, sku: str) -> Item:
-        refuse_odd_name(sku)
-        return self._server.items.get(sku) or Item()
-
-    # -- the sale ----------------------------------------------------------------------------------------------------
+    def corrupt(self, sku: str, what: str) -> StockCorrupt:
+        return StockCorrupt(f"{what} of {sku!r} are odd")
 
     @override
-    async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
-        _check_token(fence)
-        return {sku: self._prepare_one(sku, fence, batch_id, ask) for sku, ask in asks.items()}
+    def numbers(self, head: Head, count: int) -> list[str]:
+        first = max(int(head.last or 0) + 1, head.now_us)
+        return [str(first + place) for place in range(count)]
 
-    def _prepare_one(self, sku: str, fence: Fence, batch_id: str, ask: Ask) -> Snapshot | StockError:
-        item = self._item(sku)
-        if error := _refuse_token(sku, item, fence) or self._missing(sku, item):
-            return error
-        if item.stock is None:
-            if item.fence is not None:
-                item.fence, item.prepared = fence, batch_id
-            return UnknownItem(f"no item {sku!r}")
-        item.fence, item.prepared = fence, batch_id
-        item.generation = item.generation or self._server.next_number()
-        watermark, entries = self._watermark(sku), item.entries()
-        watermark.found(watermark.positions, (item.generation, entries[-1]) if entries else None)
-        now = self._server.clock()
-        about = _about_holds(item, ask, int(now * 1000))
-        return Snapshot(
-            item.stock,
-            item.lucky,
-            about.pop("bought", {}) | {buyer: item.bought[buyer] for buyer in ask.buyers if buyer in item.bought},
-            {key: item.settled[key][0] for key in ask.keys if key in item.settled and item.settled[key][1] > now},
-            str(entries[-1]) if entries else None,
-            terms=item.terms,
-            **about,
+    @override
+    def is_number(self, text: str) -> bool:
+        return text.isdecimal() and len(text) < 20 and (text == "0" or text[0] != "0")
+
+    @override
+    def mark(self, number: str) -> str:
+        return f"{int(number):020}"
+
+    @override
+    def unmark(self, text: str) -> str:
+        return str(int(text))
+
+    @override
+    async def look(
+        self,
+        names: Mapping[str, Names],
+        fence: Fence | None = None,
+        batch_id: str = "",
+        *,
+        any_layout: bool = False,
+        durable: bool = False,
+    ) -> dict[str, Found | StockError]:
+        found: dict[str, Found | StockError] = {}
+        for sku, asked in names.items():
+            item = self.server.items.get(sku) or Item()
+            head, known = item.head, any_layout or not item.head.generation or item.head.layout == LAYOUT
+            may = head.source in (None, fence and fence.source) and (head.token or 0) <= (fence.token if fence else 0)
+            if fence and known and may and (head.stock is not None or head.token):
+                item.head = head._replace(source=fence.source, token=fence.token, prepared=batch_id)
+            found[sku] = self._found(item, asked)
+        return found
+
+    def _found(self, item: Item, asked: Names) -> Found:
+        now_us = int(self.server.clock() * 1_000_000)
+        held = sorted((one.due_ms, n) for n, (_, one) in item.records.items() if one.state is OrderState.HELD)
+        first_due_ms = held[0][0] if held and asked.due else None
+        found = Found(item.head._replace(now_us=now_us, first_due_ms=first_due_ms))
+        found.due = [n for due_ms, n in held if due_ms <= now_us // 1000][: DUE_MAX + 1]
+        things: Any = (
+            (found.bought, item.buyers, asked.buyers),
+            (found.keys, item.keys, asked.keys),
+            (found.refused, item.refused, asked.keys),
+            (found.holders, item.holders, asked.buyers),
+            (found.payments, item.payments, asked.payments),
+            (found.entries, item.journal, asked.entries),
         )
-
-    @override
-    async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
-        _check_token(fence)
-        return {sku: self._commit_one(sku, fence, batch) for sku, batch in batches.items()}
-
-    def _may_write(self, item: Item, fence: Fence, batch: Batch) -> bool:
-        """Apply the rule for which the store exists. Tests break it, to check that they notice."""
-        return (item.fence, item.prepared) == (fence, batch.batch_id)
-
-    def _commit_one(self, sku: str, fence: Fence, batch: Batch) -> list[str] | StockError:
-        item = self._item(sku)
-        if item.batch is not None and item.batch[0] == batch.batch_id:
-            return item.batch[1]
-        if not self._may_write(item, fence, batch):
-            return FenceRefused(superseded(sku, item.fence and item.fence.token, fence))
-        if item.stock != batch.expected_stock:
-            return StockChanged(changed(sku, item.stock))
-        events: dict[str, int] = {}
-        for change in batch.changes:
-            number = change.before.number
-            there = events.get(number, item.records[number].events if number in item.records else 0)
-            if there != change.before.events or item.payments.get(change.payment or "", number) != number:
-                return StockChanged(changed(sku, f"order {number}"))
-            events[number] = there + 1
-        now, numbers = self._server.clock(), list[str]()
-        by = (self._instance, fence.token, batch.batch_id)
-
-        def note(record: Record, key: str | None, units: Units, bought: int, change: OrderChange | None = None) -> None:
-            entry = str(self._server.next_number())
-            kind, facts = (change.kind, change.facts) if change else (EventKind(record.state), record.facts)
-            record = record._replace(number=record.number or entry)
-            own = (record.quantity, record.buyer, key)
-            about = (entry, kind, record.id_of(sku), record.events, *own, now, *by, item.epoch, units)
-            item.journal.append(Event(*about, facts))
-            item.records[record.number] = record
-            item.stock, item.held = (item.stock or 0) + units.stock, item.held + units.held
-            item.lucky += units.lucky
-            if record.buyer is not None and bought:
-                item.bought[record.buyer] = item.bought.get(record.buyer, 0) + bought
-            if change is None:
-                numbers.append(record.number)
-                item.orders.append(Order(sku, record, key, *by, now, item.epoch))
-                if key is not None:
-                    settled = Settled(kind, record.quantity, record.buyer, record.id_of(sku))
-                    item.settled[key] = settled, float("inf")
-
-        for change in batch.changes:
-            note(change.after, None, change.units, change.bought, change)
-            if line := note_of(sku, change):
-                self._note(sku, *line)
-            if change.payment is not None:
-                item.payments[change.payment] = change.after.number
-        for begun in batch.begun:
-            note(begun.record, begun.key, begun.record.units, begun.record.quantity)
-        for sold in batch.sold:
-            record = Record.sold("", sold.secret, sold.quantity, sold.buyer)
-            note(record, sold.key, Units(-sold.quantity, 0, sold.quantity), sold.quantity)
-        for refused in batch.refused:
-            item.settled[refused.key] = refused.settled, now + self._refusal_ttl_s
-        item.batch = batch.batch_id, numbers
-        if batch.entries:
-            self._watermark(sku).found((), (item.generation, item.entries()[-1]))
-        return numbers
-
-    @override
-    async def _find(self, sku: str, batch: Batch) -> list[str] | None:
-        item = self._item(sku)
-        if not any(event.batch_id == batch.batch_id for event in item.journal):
-            return None
-        return [order.record.number for order in item.orders if order.batch_id == batch.batch_id]
-
-    # -- orders that must be there -----------------------------------------------------------------------------------
-
-    def _missing(self, sku: str, item: Item) -> StockBehind | None:
-        for generation, entry in self._watermark(sku).positions:
-            if item.generation < generation or (item.generation == generation and entry not in item.entries()):
-                return StockBehind(behind(sku, str(entry)))
-        return None
-
-    @override
-    def marks(self) -> dict[str, str]:
-        return {sku: mark for sku, watermark in self._watermarks.items() if (mark := watermark.mark)}
-
-    @override
-    def expect(self, sku: str, mark: str) -> None:
-        generation, _, entry = mark.partition("/")
-        if len(generation) != 20 or len(entry) != 20:
-            raise ValueError(f"not a mark of ours: {mark!r}")
-        self._watermark(sku).expect((int(generation), int(entry)))
-
-    @override
-    async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        found: dict[str, Fence | StockError | None] = {}
-        for sku in skus:
-            item = self._item(sku)
-            found[sku] = self._missing(sku, item) or item.fence
+        for mine, theirs, wanted in things:
+            mine.update({name: theirs[name] for name in wanted if name in theirs})
+        found.tags = {n: tag_of(item.journal[n].order.secret) for n in asked.marks if n in item.journal}
+        numbers = list(asked.numbers)
+        if asked.holds or found.due:
+            of_keys = [text.split()[0] for text in found.keys.values()]
+            numbers += [*found.due[:DUE_MAX], *found.holders.values(), *found.payments.values(), *of_keys]
+            numbers += [text.split(" ")[2] for text in found.refused.values()]
+        for number in numbers:
+            buyer = None
+            if number in item.records:
+                found.records[number], record = item.records[number]
+                buyer = record.buyer
+            elif number in item.journal:
+                found.sales[number] = item.journal[number]
+                buyer = item.journal[number].buyer
+            if buyer is not None:
+                found.bought.setdefault(buyer, item.buyers.get(buyer, 0))
+                if buyer in item.holders:
+                    found.holders[buyer] = item.holders[buyer]
         return found
 
     @override
-    async def accept_loss(self, sku: str, *, by: str = "") -> None:
-        generations = [generation for generation, _ in self._watermark(sku).positions]
-        item, before = self._item(sku), self._item(sku).generation
-        item.sale = item.sale or item.generation
-        item.generation = max(self._server.next_number(), *generations, 0) + 1
-        self._server.items[sku] = item
-        self._note(sku, by, "accept loss", {"generation": before}, {"generation": item.generation})
+    async def put(self, puts: Mapping[str, Put]) -> dict[str, Head | StockError | None]:
+        return {sku: self._put(sku, put) for sku, put in puts.items()}
 
-    # -- the operator ------------------------------------------------------------------------------------------------
-
-    @override
-    async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
-        _check_token(fence)
-        item, new_sale, if_match = self._item(sku), how.get("new_sale"), how.get("if_match")
-        if refusal := _refuse_token(sku, item, fence):
-            raise refusal
-        if item.generation and not new_sale and (lost := self._missing(sku, item)):
-            raise lost
-        unlike = how.get("if_initial") not in (None, item.initial)
-        if unlike or (if_match is not None and if_match != (item.stock or 0, item.lucky)):
-            raise StockNotAsExpected(not_as_expected(sku, item.stock or 0, item.lucky))
-        if new_sale and how.get("forget_orders") not in (None, len(item.orders)):
-            raise HasOrders(sku, len(item.orders))
-        before = {} if item.stock is None else facts(self._level_of(sku, item))
-        what = what_is_changed(stock, how)
-        if how.get("add"):
-            if item.stock is None:
-                raise UnknownItem(f"no item {sku!r}")
-            stock += item.stock
-        if new_sale:
-            item.orders, item.bought, item.settled, item.lucky, item.batch = [], {}, {}, 0, None
-            item.journal, item.records, item.payments, item.held, item.sale = [], {}, {}, 0, 0
-        if new_sale or not item.generation:
-            generations = [generation for generation, _ in self._watermark(sku).positions]
-            item.generation = max(self._server.next_number(), *generations, 0) + 1
-        item.fence, item.prepared, item.stock = fence, None, stock
-        item.initial = stock + item.held + item.lucky
-        item.terms = item.terms.changed(how.get("terms", {}))
-        self._server.items[sku] = item
-        self._note(sku, how.get("by", ""), what, before, facts(self._level_of(sku, item)))
-        return Level(sku, stock, item.lucky, item.initial, terms=item.terms, held=item.held)
-
-    def _note(self, sku: str, by: str, what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        self._server.log.insert(0, Change(self._server.clock(), by, what, sku, before, after))
+    def _put(self, sku: str, put: Put) -> Head | None:
+        item = self.server.items.get(sku) or Item()
+        head, now_us = item.head, int(self.server.clock() * 1_000_000)
+        if put.batch_id and head.batch == put.batch_id:
+            return None
+        if any(getattr(head, name) != value for name, value in put.expect.items()):
+            return head._replace(now_us=now_us)
+        self.server.items[sku] = item
+        if put.clear or put.remove:
+            item = self.server.items[sku] = Item(head)
+        if put.batch_id:
+            stock = (head.stock or 0) + put.units.stock
+            head = head._replace(batch=put.batch_id, stock=stock, held=head.held + put.units.held)
+            head = head._replace(lucky=head.lucky + put.units.lucky)
+        own: Any = put.head
+        item.head = head._replace(version=head.version + 1, **own)
+        item.journal |= {event.entry: replace(event, at=int(event.entry) / 1_000_000) for event in put.entries}
+        for buyer, units in put.bought.items():
+            item.buyers[buyer] = max(0, item.buyers.get(buyer, 0) + units)
+        item.keys |= put.keys
+        item.refused |= put.refused
+        item.records |= put.records
+        item.payments |= put.payments
+        for buyer, number in put.holders.items():
+            item.holders.pop(buyer, None)
+            if number is not None:
+                item.holders[buyer] = number
+        for event in put.erased.entries if put.erased else ():
+            item.journal[event.entry] = replace(event, buyer=ERASED)
+        if put.erased:
+            item.buyers.pop(put.erased.buyer, None)
+            item.refused |= {key: text for _, key, text in put.erased.refused}
+        self.server.lines += [
+            Change(now_us / 1e6, note.by, note.what, sku, note.before, note.after) for note in put.notes
+        ]
+        return None
 
     @override
-    async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
-        _check_token(fence)
-        item = self._item(sku)
-        if item.stock is None:
-            raise UnknownItem(f"no item {sku!r}")
-        if refusal := _refuse_token(sku, item, fence):
-            raise refusal
-        if item.orders or item.lucky:
-            raise HasOrders(sku, len(item.orders))
-        self._note(sku, by, "remove", {"stock": item.stock}, {})
-        self._server.items[sku] = Item(fence=fence, generation=item.generation, sale=item.sale)
+    async def page(self, sku: str, after: str | None, until: str | None, limit: int) -> list[Event]:
+        journal = self.server.items[sku].journal if sku in self.server.items else {}
+        first, last = int(after or 0), int(until) if until is not None else 2**63
+        return [event for entry, event in journal.items() if first < int(entry) <= last][:limit]
 
     @override
-    async def unfence(self, sku: str, *, by: str = "") -> None:
-        item = self._item(sku)
-        seen = {} if item.fence is None else {"source": item.fence.source, "token": item.fence.token}
-        self._note(sku, by, "unfence", seen, {})
-        item.fence, item.prepared, item.epoch = None, None, item.epoch + 1
+    async def count(self, sku: str) -> int:
+        return len(self.server.items[sku].journal) if sku in self.server.items else 0
 
     @override
-    async def note(self, sku: str, note: Note) -> None:
-        self._note(sku, *note)
+    async def scan(self) -> list[str]:
+        return sorted(sku for sku, item in self.server.items.items() if item.head.stock is not None)
 
     @override
-    async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
-        return [change for change in self._server.log if sku in (None, change.sku)][:limit]
+    async def moved(self, after: Mapping[str, str], wait_s: float) -> set[str]:
+        until = time.monotonic() + wait_s
+        while True:
+            heads = {sku: item.head for sku, item in self.server.items.items()}
+            found = {
+                sku for sku, entry in after.items() if sku in heads and int(heads[sku].last or 0) > int(entry or 0)
+            }
+            if found or time.monotonic() >= until:
+                return found
+            await asyncio.sleep(0.01)
 
     @override
-    async def count_orders(self, sku: str) -> int:
-        return len(self._item(sku).orders)
+    async def copy(self, sku: str, erased: Erased, *, last: bool) -> None:
+        erased.entries = [one for one in await self.page(sku, None, None, 2**63) if one.buyer == erased.buyer]
 
     @override
-    async def paid_with(self, payment_ref: str, skus: Sequence[str]) -> list[Order]:
-        numbers = {sku: number for sku in skus if (number := self._item(sku).payments.get(payment_ref))}
-        return [order for one in numbers.items() if (order := await self.order(*one)) is not None]
+    async def refusals(self, sku: str) -> AsyncIterator[tuple[str, str, str]]:
+        item = self.server.items.get(sku) or Item()
+        for key, text in item.refused.items():
+            yield "", key, text
 
     @override
-    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
-        return {sku: self._level(sku) for sku in skus}
-
-    def _level(self, sku: str) -> Level | StockError:
-        item = self._item(sku)
-        return UnknownItem(f"no item {sku!r}") if item.stock is None else self._level_of(sku, item)
-
-    def _level_of(self, sku: str, item: Item) -> Level:
-        assert item.stock is not None
-        last = item.journal[-1].entry if item.journal else None
-        due = [one.due_ms / 1000 for one in item.records.values() if one.state is OrderState.HELD]
-        due_in_s = min(due) - self._server.clock() if due else None
-        own = (
-            item.initial,
-            last,
-            item.terms,
-            item.held,
-            due_in_s,
-            self._server.clock(),
-            str(item.sale or item.generation),
-        )
-        return Level(sku, item.stock, item.lucky, *own)
+    async def senders(self, skus: Sequence[str]) -> list[str]:
+        return [name for sku in skus if sku in self.server.items for name in self.server.items[sku].notes]
 
     @override
-    async def items(self) -> list[str]:
-        return sorted(sku for sku, item in self._server.items.items() if item.stock is not None)
+    async def notes(self, skus: Sequence[str], receiver: str) -> dict[str, tuple[int, str] | StockError]:
+        there = {sku: self.server.items[sku] for sku in skus if sku in self.server.items}
+        return {sku: (item.head.sale, item.notes.get(receiver, "")) for sku, item in there.items()}
 
     @override
-    async def order(self, sku: str, number: str) -> Order | None:
-        item = self._item(sku)
-        return next((_standing(item, order) for order in item.orders if order.record.number == number), None)
+    async def swap_note(self, sku: str, receiver: str, old: str, new: str) -> bool:
+        if sku not in self.server.items:
+            raise UnknownItem(sku)
+        notes = self.server.items[sku].notes
+        if notes.get(receiver, "") != old:
+            return False
+        notes[receiver] = new
+        return True
 
     @override
-    async def history(self, sku: str, number: str) -> list[Event]:
-        return [event for event in self._item(sku).journal if event.order.number == number]
+    async def log(self, sku: str | None, limit: int) -> list[Change]:
+        return [one for one in reversed(self.server.lines) if sku in (None, one.sku)][:limit]
 
     @override
-    async def orders(
-        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
-    ) -> list[Order]:
-        item = self._item(sku)
-        if after is not None and (not after.isdecimal() or after.startswith("0")):
-            raise ValueError(f"not the number of an order: {after!r}")
-        first, last = int(after or 0), int(until) if until else 2**63
-        return [_standing(item, order) for order in item.orders if first < int(order.record.number) <= last][:limit]
+    async def add_to_log(self, sku: str, note: Note) -> None:
+        self.server.lines.append(Change(self.server.clock(), note.by, note.what, sku, note.before, note.after))
 
     @override
-    async def journal(
-        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
-    ) -> list[Event]:
-        first, last = int(after or 0), int(until) if until else 2**63
-        return [event for event in self._item(sku).journal if first < int(event.entry) <= last][:limit]
-
-    @override
-    async def count_entries(self, sku: str) -> int:
-        return len(self._item(sku).orders)
-
-    @override
-    async def receivers(self, skus: Sequence[str]) -> list[str]:
-        raise NotImplementedError
-
-    @override
-    async def outbox(self, skus: Sequence[str], receiver: str = DEFAULT_RECEIVER) -> dict[str, Outbox | StockError]:
-        raise NotImplementedError
-
-    @override
-    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox, receiver: str = DEFAULT_RECEIVER) -> None:
-        raise NotImplementedError
-
-    @override
-    async def ask_sender(self, sku: str, wish: str, receiver: str = DEFAULT_RECEIVER, *, instead_of: str = "") -> bool:
-        raise NotImplementedError
-
-    @override
-    async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
-        self._server.notices |= put
+    async def board(self, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
+        self.server.notices |= put
         for name in drop:
-            self._server.notices.pop(name, None)
-        return dict(self._server.notices)
+            self.server.notices.pop(name, None)
+        return dict(self.server.notices)
 
     @override
-    async def clocks_ms(self, *, timeout_s: float | None = None) -> dict[str, int]:
-        return {"": int(self._server.clock() * 1000)}
+    async def clocks_ms(self, timeout_s: float | None) -> dict[str, int]:
+        return {"": int(self.server.clock() * 1000)}
 
     @override
-    async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
+    async def ping(self, skus: Sequence[str], timeout_s: float | None) -> None:
         pass
 
     @override
@@ -423,41 +267,9 @@ class MemoryStockStore(StockStore):
         pass
 
 
-def _standing(item: Item, order: Order) -> Order:
-    return replace(order, record=item.records[order.record.number])
+class MemoryStockStore(StockStore):
+    """A store on a `MemoryServer`."""
 
-
-def _about_holds(item: Item, ask: Ask, now_ms: int) -> dict[str, Any]:
-    if not (item.held or ask.holds):
-        return {}
-    held = {number: record for number, record in item.records.items() if record.state is OrderState.HELD}
-    due = sorted((number for number in held if held[number].due_ms <= now_ms), key=lambda one: (held[one].due_ms, one))
-    if not (ask.holds or due):
-        return {"now_ms": now_ms, "held": item.held}
-    open_ = {record.buyer: number for number, record in held.items() if record.buyer in ask.buyers}
-    settled = [item.settled[key][0] for key in ask.keys if key in item.settled]
-    keyed = [one.order.number for one in settled if one.order and one.outcome != "sold"]
-    numbers = {*ask.orders, *due[:200], *open_.values(), *keyed}
-    theirs = [item.records[number].buyer for number in ask.orders if number in item.records]
-    return {
-        "now_ms": now_ms,
-        "held": item.held,
-        "bought": {buyer: item.bought[buyer] for buyer in theirs if buyer in item.bought},
-        "records": {number: item.records[number] for number in numbers if number in item.records},
-        "open": open_,
-        "payments": {ref: item.payments[ref] for ref in ask.payments if ref in item.payments},
-        "due": due[:200],
-        "more_due": len(due) > 200,
-    }
-
-
-def _check_token(fence: Fence) -> None:
-    if not 0 < fence.token < _LARGEST_TOKEN:
-        raise ValueError(f"a fencing token must be from 1 to 2**53, not {fence.token}")
-
-
-def _refuse_token(sku: str, item: Item, ours: Fence) -> FenceRefused | None:
-    seen = item.fence
-    if seen is not None and seen.source != ours.source:
-        return ForeignFence(foreign(sku, seen, ours))
-    return FenceRefused(superseded(sku, seen.token, ours)) if seen is not None and seen.token > ours.token else None
+    def __init__(self, server: MemoryServer, guard: str = "fence", *, instance: str = "python", **more: Any) -> None:
+        known = {name: value for name, value in more.items() if name == "refusal_ttl_s"}
+        super().__init__(MemoryStorage(server), guard, instance=instance, **known)

@@ -6,47 +6,49 @@ from typing import Any
 import pytest
 
 from app.audit.record import read_record
-from app.stock.redis.keys import mark_of, position_of
-from app.stock.redis.store import RedisStockStore
+from app.stock import registry
 from app.stock.watermark import Watermark
+
+STORE = registry.connect("redis://127.0.0.1:1", "fence")  # which nobody calls
+mark_of, position_of = STORE._mark, STORE._unmark
 
 
 def test_what_was_seen_does_not_go_back() -> None:
     """The answer to an older request may come after that to a later one."""
     watermark = Watermark(mark_of)
-    watermark.found((), ("1", "9-0", ""))
-    watermark.found((), ("1", "5-0", ""))
-    assert watermark.positions == (("1", "9-0", ""),)
-    watermark.found((), ("2", "3-0", ""))
-    assert watermark.positions == (("2", "3-0", ""),)
+    watermark.found((), (1, "9-0", ""))
+    watermark.found((), (1, "5-0", ""))
+    assert watermark.positions == ((1, "9-0", ""),)
+    watermark.found((), (2, "3-0", ""))
+    assert watermark.positions == ((2, "3-0", ""),)
 
 
 def test_what_others_have_seen_is_expected_until_it_was_found() -> None:
     """An order known only from others must be there as well as the last one that we have seen."""
     watermark = Watermark(mark_of)
     assert (watermark.positions, watermark.mark) == ((), None)
-    watermark.found((), ("1", "5-0", ""))
-    for position in (("1", "7-0", ""), ("1", "3-0", ""), ("1", "7-0", "")):
+    watermark.found((), (1, "5-0", ""))
+    for position in ((1, "7-0", ""), (1, "3-0", ""), (1, "7-0", "")):
         watermark.expect(position)
-    assert sorted(watermark.positions) == [("1", "3-0", ""), ("1", "5-0", ""), ("1", "7-0", "")]
-    assert watermark.mark == mark_of(("1", "7-0", ""))
-    watermark.expect(("1", "8-0", ""))
-    watermark.found((("1", "3-0", ""), ("1", "7-0", "")))
-    assert sorted(watermark.positions) == [("1", "7-0", ""), ("1", "8-0", "")]  # 7 is the last one that we have seen
+    assert sorted(watermark.positions) == [(1, "3-0", ""), (1, "5-0", ""), (1, "7-0", "")]
+    assert watermark.mark == mark_of((1, "7-0", ""))
+    watermark.expect((1, "8-0", ""))
+    watermark.found(((1, "3-0", ""), (1, "7-0", "")))
+    assert sorted(watermark.positions) == [(1, "7-0", ""), (1, "8-0", "")]  # 7 is the last one that we have seen
 
 
 def test_a_mark_is_greater_for_a_later_order() -> None:
     """As texts, marks compare by the generation's number first, then by the order's, and not digit by digit."""
-    positions = [("1", "9-0", ""), ("1", "10-2", ""), ("1", "10-11", ""), ("2", "1-0", ""), ("10", "0-1", "")]
+    positions = [(1, "9-0", ""), (1, "10-2", ""), (1, "10-11", ""), (2, "1-0", ""), (10, "0-1", "")]
     marks = [mark_of(position) for position in positions]
     assert marks == sorted(marks)
 
 
 def test_a_mark_names_the_order_and_not_only_its_id() -> None:
     """A mark can be read back; one that was written without the order's tag matches any order with that id."""
-    position = ("1", "9-0", "0123abcd")
+    position = (1, "9-0", "0123abcd")
     assert position_of(mark_of(position)) == position
-    assert position_of(mark_of(("1", "9-0", ""))) == ("1", "9-0", "")
+    assert position_of(mark_of((1, "9-0", ""))) == (1, "9-0", "")
 
 
 async def test_an_odd_mark_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -54,10 +56,10 @@ async def test_an_odd_mark_hides_no_other(caplog: pytest.LogCaptureFixture) -> N
 
     class Election:
         async def recorded(self) -> str:
-            return json.dumps({"case": "!theirs", "phone": mark_of(("1", "9-0", "")), "tv": None})
+            return json.dumps({"case": "!theirs", "phone": mark_of((1, "9-0", "")), "tv": None})
 
-    store: Any = RedisStockStore("redis://127.0.0.1:1")
+    store: Any = registry.connect("redis://127.0.0.1:1", "fence")
     election: Any = Election()
     await read_record(election, store)
-    assert store.marks() == {"phone": mark_of(("1", "9-0", ""))}
+    assert store.marks() == {"phone": mark_of((1, "9-0", ""))}
     assert "not about this store" in caplog.text

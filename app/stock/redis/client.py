@@ -36,6 +36,7 @@ _NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # the erro
 _NOT_OUR_DATA: Final = {
     "unauthenticated": "wants a password",
     "DB index is out of range": "has no database of that number",
+    "unknown command": "knows no scripts",
 }
 
 

@@ -1,0 +1,71 @@
+"""A batch: what was decided under one grant about an item, to be written whole or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.orders import OrderChange, Record, Settled, Snapshot, new_secrets
+
+# Of all that is kept of an item, noted when its sale begins. A release whose data the one before could not read, or
+# would spoil, has a higher one: the one before then refuses the item. So begin no sale until all are upgraded. Smaller
+# ones were never released: they are refused, too, and only a new sale can take their place.
+LAYOUT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A grant's fencing token, and its source. Give the same to `prepare` and to `commit`."""
+
+    token: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sold:
+    """An order to write. `secret` makes its id impossible to guess, and is the same when the batch is sent again."""
+
+    quantity: int
+    buyer: str | None = None
+    key: str | None = None
+    secret: str = field(default_factory=lambda: new_secrets(1)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An order to write that is held, or of which more is kept than a sale: how it stands is in a record.
+
+    `record` has the order's secret; only its number is still to come.
+    """
+
+    record: Record
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An answer to remember for a while, because its request came with an idempotency key."""
+
+    key: str
+    settled: Settled
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The part of a commit that is about one item, written whole or not at all."""
+
+    batch_id: str  # known again, if it is sent twice
+    seen: Snapshot  # the snapshot on which it was decided, from the same store
+    sold: Sequence[Sold] = ()  # orders that are just sold; they come last in the journal
+    refused: Sequence[Refused] = ()  # refusals to remember
+    begun: Sequence[Begun] = ()  # orders that begin with a record; they come second
+    changes: Sequence[OrderChange] = ()  # of existing orders; they come first
+
+    @property
+    def entries(self) -> int:
+        """How many entries of the journal it writes."""
+        return len(self.changes) + len(self.begun) + len(self.sold)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The secrets of its new orders, in the order of the journal."""
+        return [*(one.record.secret for one in self.begun), *(one.secret for one in self.sold)]

@@ -1,1 +1,0 @@
-"""The stock in MySQL or MariaDB."""

@@ -1,0 +1,103 @@
+"""What is written of a batch: entries of the journal with their numbers, and the named things that they change."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from app.orders import Event as Entry
+from app.orders import EventKind, OrderChange, OrderId, OrderState, Record, Settled, Units
+from app.orders.record import NO_FACTS
+from app.stock import values
+from app.stock.batch import LAYOUT, Batch
+from app.stock.log import note_of
+from app.stock.storage import Found, Put, Value
+
+
+def next_generation(generation: int, now_us: int, expected: Sequence[int] = ()) -> int:
+    """The number of a generation that begins now, in ms since 1970: greater than all that are known."""
+    return max(now_us // 1000, generation + 1, *(one + 1 for one in expected))
+
+
+def put_of(  # noqa: PLR0912, PLR0915 - a case each
+    sku: str, batch: Batch, numbers: Sequence[str], expect: Mapping[str, Value], *, instance: str, token: int
+) -> Put:
+    """What a batch writes of an item. `numbers`: those of its entries; see `Batch` for their order."""
+    found: Found = batch.seen.basis
+    head = found.head
+    put = Put(found, expect, batch.batch_id)
+    generation = head.generation or next_generation(0, head.now_us)
+    if not head.generation:
+        put.head |= {"generation": generation, "sale": generation, "layout": LAYOUT}
+    number = iter(numbers)
+    at, moved, bought = head.now_us / 1_000_000, list[Units](), dict[str, int]()
+
+    def append(
+        kind: EventKind, record: Record, event: int, units: Units, key: str | None, facts: Mapping[str, object]
+    ) -> str:
+        entry = next(number)
+        order = OrderId(sku, record.number or entry, record.secret)
+        own = (record.quantity, record.buyer, key, at, instance, token, batch.batch_id, head.epoch)
+        put.entries.append(Entry(entry, kind, order, event, *own, units, facts))
+        moved.append(units)
+        return entry
+
+    for change in batch.changes:
+        after = change.after
+        entry = append(change.kind, after, after.events, change.units, None, change.facts)
+        _keep_change(put, change, entry)
+        if after.buyer is not None:
+            bought[after.buyer] = bought.get(after.buyer, 0) + change.bought
+        if change.payment is not None:
+            put.payments[change.payment] = after.number
+        if line := note_of(sku, change):
+            put.notes.append(line)
+    for begun in batch.begun:
+        record = begun.record
+        entry = append(EventKind(record.state), record, 1, record.units, begun.key, record.facts)
+        put.records[entry] = values.of_record("", record), record
+        if record.buyer is not None:
+            bought[record.buyer] = bought.get(record.buyer, 0) + record.quantity
+            if record.state is OrderState.HELD:
+                put.holders[record.buyer] = entry
+        if begun.key is not None:
+            settled = Settled(record.state, record.quantity, record.buyer, OrderId(sku, entry, record.secret))
+            put.keys[begun.key] = values.of_key(settled)
+    batch_id, epoch, facts = batch.batch_id, head.epoch, NO_FACTS
+    for sold in batch.sold:  # most orders: without a record, which would be as dear as the rest
+        entry, quantity, buyer = next(number), sold.quantity, sold.buyer
+        order, units = OrderId(sku, entry, sold.secret), Units(-quantity, 0, quantity)
+        own = (quantity, buyer, sold.key, at, instance, token, batch_id, epoch, units, facts)
+        put.entries.append(Entry(entry, EventKind.SOLD, order, 1, *own))
+        moved.append(units)
+        if buyer is not None:
+            bought[buyer] = bought.get(buyer, 0) + quantity
+        if sold.key is not None:
+            settled = Settled("sold", sold.quantity, sold.buyer, OrderId(sku, entry, sold.secret))
+            put.keys[sold.key] = values.of_key(settled)
+    for refused in batch.refused:
+        put.refused[refused.key] = values.of_refusal(refused.settled, generation, head.now_us // 1000)
+    put.units = sum_of(moved)
+    put.bought = {buyer: units for buyer, units in bought.items() if units}
+    if put.entries:
+        put.head |= {"last": put.entries[-1].entry, "tag": values.tag_of(values.last_secret(put.entries))}
+    if batch.changes:
+        put.head["changes"] = head.changes + len(batch.changes)
+    return put
+
+
+def _keep_change(put: Put, change: OrderChange, entry: str) -> None:
+    """Keep how an order stands after a change, and no longer as its buyer's last one that is held, if it isn't."""
+    after, number = change.after, change.after.number
+    before = put.records[number][0] if number in put.records else put.found.records.get(number)
+    put.records[number] = values.of_record(f"{values.entries_in(before)}{entry}\n", after), after
+    over = after.state is not OrderState.HELD
+    if over and after.buyer is not None and put.found.holders.get(after.buyer) == number:
+        put.holders[after.buyer] = None
+
+
+def sum_of(moved: Sequence[Units]) -> Units:
+    """The units that some events move together."""
+    return Units(*map(sum, zip(*moved, strict=True))) if moved else Units()
+
+
+def numbers_of(put: Put) -> Iterator[str]:
+    """The numbers of a put's new orders, in the order of the journal."""
+    return (one.entry for one in put.entries if values.begins(one))

@@ -1,0 +1,108 @@
+-- Write things of some items, of each all or nothing, if its head is as it was found.
+--
+-- KEYS: of each item
+-- Request: items: expect (fields of the fence, and "stock" and "lucky"; "" for none), batch ("": none), lucky (units to add), writes (commands),
+-- fence (fields to set at the end), refused (keys, and what each stands for) with now_ms and refusal_ttl_ms
+-- Returns for each item {"ok"}, {"again"}, {"not", fence, stock, lucky, now in µs}, {"corrupt", key} or {"forbidden", command}.
+
+local REFUSALS_MAX = 10000  -- of an item, in each of its two hashes
+local TYPES = {
+  HSET = "hash", HDEL = "hash", HINCRBY = "hash", XADD = "stream", ZADD = "zset", ZREM = "zset", INCRBY = "string",
+}
+
+-- A script that fails half-way is not rolled back, so check first everything that could make a write fail: may we run
+-- each command, and is its key of the right type?
+local function refusal(key, item)
+  local asked = {[key.fence] = true, [key.lucky] = true}  -- of these the type is known, as they were read
+  local function ask(command)
+    local what = command[1] .. command[2]
+    if asked[what] then return end
+    asked[what] = true
+    if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(command)) then return {"forbidden", command[1]} end  -- Redis 7
+    if command[1] == "UNLINK" then
+      for i = 2, #command do asked[command[i]] = true end  -- whatever it was
+    end
+    local kind = TYPES[command[1]]
+    if not kind or asked[command[2]] then return end
+    asked[command[2]] = true
+    local found = redis.call("TYPE", command[2]).ok
+    if found ~= "none" and found ~= kind then return {"corrupt", command[2]} end
+  end
+  local needed = {{"HSET", key.fence, "a", "b"}, {"INCRBY", key.lucky, "1"}}
+  if item.refused then
+    needed[#needed + 1] = {"HSET", key.refused, "a", "b"}
+    needed[#needed + 1] = {"RENAME", key.refused, key.refused_before}
+    needed[#needed + 1] = {"UNLINK", key.refused_before}
+    needed[#needed + 1] = {"PEXPIRE", key.refused, "1"}
+  end
+  for _, commands in ipairs({needed, item.writes}) do
+    for _, command in ipairs(commands) do
+      local why = ask(command)
+      if why then return why end
+    end
+  end
+end
+
+-- Remember refusals, in a hash that replaces the older one when it is full, or too old.
+local function remember(key, item)
+  local ttl_ms, begun = tonumber(item.refusal_ttl_ms), redis.call("HGET", key.refused, "")
+  local too_old = begun and item.now_ms - (tonumber(begun) or 0) > ttl_ms
+  if too_old or redis.call("HLEN", key.refused) > REFUSALS_MAX then
+    redis.call("UNLINK", key.refused_before)
+    redis.call("RENAME", key.refused, key.refused_before)
+    redis.call("PEXPIRE", key.refused_before, item.refusal_ttl_ms)
+    begun = nil
+  end
+  if not begun then redis.call("HSET", key.refused, "", item.now_ms) end
+  redis.call("HSET", key.refused, unpack(item.refused))
+  redis.call("PEXPIRE", key.refused, string.format("%.0f", 2 * ttl_ms))
+end
+
+local function put(key, item)
+  local values, fence = read_fence(key.fence)
+  if item.batch ~= "" and fence.batch == item.batch then
+    -- The last batch again: its answer was lost. The field is written again, so that WAIT has a write to wait for.
+    redis.call("HSET", key.fence, "batch", fence.batch)
+    return {"again"}
+  end
+  if odd(fence) then return {"corrupt", key.fence} end
+  local stock, lucky = read_units(key)
+  for field, value in pairs(item.expect) do
+    local found = fence[field]
+    if field == "stock" then found = stock elseif field == "lucky" then found = lucky or "0" end
+    if (found or "") ~= value then
+      local _, now_us = now()
+      return {"not", values, stock, lucky or false, now_us}
+    end
+  end
+  local why = refusal(key, item)
+  if why then return why end
+  -- The order makes a partial write noticed, and sells nothing twice: first the units, last the note of them.
+  if item.lucky ~= "0" then lucky = redis.call("INCRBY", key.lucky, item.lucky) end
+  for _, command in ipairs(item.writes) do redis.call(unpack(command)) end
+  if item.refused then remember(key, item) end
+  if item.batch ~= "" then
+    local note = item.fence
+    note[#note + 1] = "batch"
+    note[#note + 1] = item.batch
+    note[#note + 1] = "sold"
+    note[#note + 1] = string.format("%.0f", lucky or 0) .. " " .. item.batch
+  end
+  if #item.fence > 0 then redis.call("HSET", key.fence, unpack(item.fence)) end
+  return {"ok"}
+end
+
+local answers = {}
+for _, item in ipairs(request.items) do
+  local key = keys_of_next_item()
+  local done, answer = pcall(put, key, item)
+  if not done then
+    -- If nothing was written yet, this says so; else it is in doubt.
+    local text = type(answer) == "table" and answer.err or tostring(answer)
+    local odd = string.find(text, "WRONGTYPE", 1, true) and foreign_type(key)
+    if not odd then return redis.error_reply(text) end
+    answer = {"corrupt", odd}
+  end
+  answers[#answers + 1] = answer
+end
+return answers
