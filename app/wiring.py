@@ -9,13 +9,14 @@ import fencelock
 from app import combination
 from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
-from app.dashboard.delay_injection import DelayingStore
 from app.dashboard.journal import Journal
 from app.errors import ConfigurationError
+from app.journals import Journals
 from app.keyring import secrets_of
 from app.locks.fallback import FallbackBackend
 from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.orders import Terms
+from app.pace import Pace
 from app.sale import Rules, Shop
 from app.sale.clock import StoreClocks
 from app.sale.expiry import Expiry
@@ -44,8 +45,8 @@ class Sale:
     orders: OrderAdmin
     readiness: Readiness
     store: StockStore
+    journals: Journals
     journal: Journal
-    delaying: DelayingStore | None
     auditor: Auditor | None
     senders: "Sequence[Sender]" = ()
     cashier: "Cashier | None" = None
@@ -131,7 +132,7 @@ def webhooks_of(settings: Settings) -> "list[Webhook]":
 
 
 def refunds_of(settings: Settings) -> "Provider | None":
-    """Return the provider that gives back what is owed, if the settings name one."""
+    """Return the provider that makes refunds, if the settings name one."""
     if settings.refunds is None:
         return None
     from app.cashier import connect
@@ -166,9 +167,16 @@ def traces_of(settings: Settings) -> list[Observer]:
 
 @asynccontextmanager
 async def open_sale(
-    settings: Settings, metrics: "Metrics | None" = None, *, with_auditor: bool = False
+    settings: Settings,
+    metrics: "Metrics | None" = None,
+    *,
+    with_auditor: bool = False,
+    wrap: Callable[[StockStore], StockStore] = lambda store: store,
 ) -> AsyncIterator[Sale]:
-    """A sale and all that it stands on; closed in order: buyers first, then locks, then the store."""
+    """A sale and all that it stands on; closed in order: buyers first, then locks, then the store.
+
+    `wrap`: makes the store that it uses of the one that is set.
+    """
     journal = Journal()
     observer = Observers([journal, *([metrics] if metrics else []), *traces_of(settings)])
     rules = Rules(
@@ -188,11 +196,10 @@ async def open_sale(
     )
     backend = open_backend(settings, observer)
     try:
-        store = open_store(settings)
-        delaying = DelayingStore(store) if settings.rehearsal else None
-        store = delaying.as_store if delaying else store
+        store = wrap(open_store(settings))
         try:
-            learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
+            journals = Journals(store, Pace(lambda: shop.has_buyers))
+            learn, auditor = _auditing(settings, backend, journals, observer)
             clocks = StoreClocks(store.server_of)
             shop = Shop(
                 backend.aio,
@@ -209,20 +216,20 @@ async def open_sale(
             stock = StockAdmin(*stands_on, learn=learn, catalogue=listed, never_paid=_never_paid(settings))
             orders = OrderAdmin(*stands_on)
             readiness = Readiness(*stands_on, learn=learn, clocks=clocks)
-            if auditor is not None and with_auditor:
-                auditor.start()
-            expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
-            if with_auditor and store.holds:
-                expiry.start()
-            senders, cashier = _offices(settings, backend, store, observer, shop) if with_auditor else ([], None)
+            senders, cashier = _offices(settings, backend, journals, observer, shop) if with_auditor else ([], None)
             offices: list[Sender | Cashier] = [*senders, *([cashier] if cashier is not None else [])]
-            for office in offices:
-                office.start()
+            expiry = Expiry(shop, journals, lambda: auditor is None or auditor.in_office)
+            if with_auditor:
+                journals.start()
+                for part in (auditor, *offices, expiry if store.holds else None):
+                    if part is not None:
+                        part.start()
             candidates = (auditor if with_auditor else None, senders, cashier)
-            sale = Sale(shop, stock, orders, readiness, store, journal, delaying, *candidates)
+            sale = Sale(shop, stock, orders, readiness, store, journals, journal, *candidates)
             if metrics is not None:
                 _measure(metrics, sale)
             async with AsyncExitStack() as parts:  # a stop that is cancelled closes the others all the same
+                parts.push_async_callback(journals.close)
                 if auditor is not None and with_auditor:
                     parts.push_async_callback(auditor.close)
                 parts.push_async_callback(shop.close, within_s=settings.drain_timeout_s)
@@ -237,15 +244,15 @@ async def open_sale(
 
 
 def _offices(
-    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
+    settings: Settings, backend: LockBackend, journals: Journals, observer: Observer, shop: Shop
 ) -> "tuple[list[Sender], Cashier | None]":
     """Make the candidates for sender, one for each receiver, and for cashier."""
-    senders = _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
-    return senders, _refunding(settings, backend, store, observer, shop) if store.holds else None
+    senders = _sending(settings, backend, journals, observer)
+    return senders, _refunding(settings, backend, journals, observer, shop) if journals.store.holds else None
 
 
 def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
-    """What says why the payment providers that are switched on can't charge a price."""
+    """Return a function that says why the payment providers in use can't charge a price; None if they can."""
     if not settings.callback_secrets:
         return lambda price, currency: None
     from app.payments import registry as providers
@@ -265,7 +272,7 @@ def _measure(metrics: "Metrics", sale: Sale) -> None:
     metrics.watch_clock(lambda: readiness.clocks.offset_s, lambda: readiness.clocks.jump_s)
     if auditor is not None:
         metrics.watch_auditor(
-            lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
+            lambda: auditor.in_office, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
         )
     if senders:
         metrics.watch_outbox(lambda: {one.receiver.suffix: one.figures for one in senders})
@@ -273,27 +280,24 @@ def _measure(metrics: "Metrics", sale: Sale) -> None:
         metrics.watch_cashier(lambda: cashier.figures)
 
 
-def _sending(
-    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
-) -> "list[Sender]":
-    """Make a candidate for the sender of each receiver; all senders of an instance share its time."""
+def _sending(settings: Settings, backend: LockBackend, journals: Journals, observer: Observer) -> "list[Sender]":
+    """Make a candidate for the sender of each receiver."""
     webhooks = webhooks_of(settings)
     if not webhooks:
         return []
-    from app.outbox.pace import Pace
     from app.outbox.sender import Sender
 
     how = {"retry_s": settings.webhook_retry_s, "give_up_s": settings.webhook_give_up_s}
-    lock, pace = f"{settings.lock_prefix}/!sender", Pace(busy)
+    lock = f"{settings.lock_prefix}/!sender"
     return [
         # Not "/": in etcd the names of locks are no folders of each other.
-        Sender(backend.aio, "!".join(filter(None, (lock, one.receiver.suffix))), store, observer, one, **how, pace=pace)
+        Sender(backend.aio, "!".join(filter(None, (lock, one.receiver.suffix))), journals, observer, one, **how)
         for one in webhooks
     ]
 
 
 def _refunding(
-    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, shop: Shop
+    settings: Settings, backend: LockBackend, journals: Journals, observer: Observer, shop: Shop
 ) -> "Cashier | None":
     """Make a candidate for cashier, if the settings name who gives money back."""
     provider = refunds_of(settings)
@@ -301,20 +305,12 @@ def _refunding(
         return None
     from app.cashier import Cashier
 
-    return Cashier(
-        backend.aio,
-        f"{settings.lock_prefix}/!cashier",
-        shop,
-        store,
-        observer,
-        provider,
-        per_minute=settings.refunds_per_minute,
-        busy=lambda: shop.buyers_waiting > 0,
-    )
+    lock, per_minute = f"{settings.lock_prefix}/!cashier", settings.refunds_per_minute
+    return Cashier(backend.aio, lock, shop, journals, observer, provider, per_minute=per_minute)
 
 
 def _auditing(
-    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
+    settings: Settings, backend: LockBackend, journals: Journals, observer: Observer
 ) -> tuple[Callable[[], Awaitable[None]], Auditor | None]:
     """Make the reader of the auditor's record, and a candidate for auditor, if the lock system has elections."""
     if not backend.guarantees.elects:
@@ -322,12 +318,12 @@ def _auditing(
     election = backend.aio.election(f"{settings.lock_prefix}/!auditor")
 
     async def learn() -> None:
-        await read_record(election, store)
+        await read_record(election, journals.store)
 
     if not settings.audit_interval_s:
         return learn, None
     name, every_s = settings.instance_name, settings.audit_interval_s
-    return learn, Auditor(election, store, observer, instance=name, every_s=every_s, busy=busy)
+    return learn, Auditor(election, journals, observer, instance=name, every_s=every_s)
 
 
 async def _nothing_to_learn() -> None:

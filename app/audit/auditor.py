@@ -1,43 +1,58 @@
-"""The auditor: the elected instance checks that no order is missing, and that numbers and orders agree."""
+"""The auditor: the elected instance checks that no order is missing, and that numbers and orders agree.
+
+    each second       last order of each item: still there? ----> record in the lock system; `missing` in the verdict
+    every `every_s`   journals --> ledger of each item --------> compared with units left, held and sold, and records
+                                                                   |
+    all instances <----------------- verdict, as the leader's value +
+
+An item's state for the instances:
+
+    sold --an order is missing--> halted --it is there again, or `accept-loss`--> sold
+
+Trust: a verdict is proclaimed under the leadership, so an auditor that was overtaken is not heard. It counts for three
+intervals after it was heard, by the hearer's own clock; then each instance goes by the orders that it has itself seen.
+A violation is looked at again before it is published, as a new sale may have begun between two reads.
+
+Failures: after a death another instance is elected, reads the record, and adds everything up afresh. An auditor that
+can't look three times in a row gives the office up. While the lock system is away no verdict is heard.
+"""
 
 import asyncio
 import contextlib
 import json
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from app.audit.ledger import Audit, Ledger
 from app.audit.record import Record, read_record
 from app.errors import EXPECTED, StockBehind, StockError, StockUnavailable, UnknownItem
-from app.forever import end
-from app.orders import Event
+from app.forever import end, run_forever
+from app.journals import EVERY_S, EntryMissing, Journals, in_pages, pages
+from app.office import Office
 from app.stock import Level, StockStore
 from app.stock.refusals import behind
 from app.telemetry import logs
 from app.telemetry.observer import Observer
-from fencelock import LockLost, LockUnavailable
+from fencelock import LockLost
 
 if TYPE_CHECKING:
     from fencelock import AsyncElection, AsyncLeadership
 
 _log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-
-_PAGE: Final = 500  # orders: some milliseconds of the loop that serves the buyers, too
-_REST: Final = 20  # times as long as it worked, while buyers wait here: it takes 5 % of an instance at most
-_IDLE_REST: Final = 4  # buyers may wait elsewhere
-_REST_MAX_S: Final = 2.0  # a pause of the whole process looks like work
 _AFRESH: Final = 20  # rounds after which all orders are read again, not only the new ones
+_FEW: Final = 10  # items of which nothing was sold: so many in each round, or as many as make all of them in `_AFRESH`
 _PATIENCE: Final = 3  # failed rounds in a row, after which another instance may try
 _AWAY_PAUSE_S: Final = 0.5
-_WATCH_EVERY_S: Final = 1.0
-_WATCHED_AT_ONCE: Final = 500  # items
-_LOOKED_AT_ONCE: Final = 100  # items
 _COMPARED_AT_ONCE: Final = 50  # orders of an item whose records are read
 _SAY_EVERY_S: Final = 10.0
 _VIOLATED_MAX: Final = 5000  # items that are named in a verdict
@@ -49,20 +64,15 @@ _FRESH: Final = 3  # intervals after which a verdict has expired
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """The auditor's findings; an item's are as of a moment between `at` (seconds since 1970) and the publication.
+    """The auditor's findings of one round."""
 
-    `violations`: their number, by item, where there are any; the details are in the auditor's log, not for buyers.
-    `missing`: the items of which orders are missing; these are not sold. `owed`: payments that are to be given back, or
-    of a wrong amount.
-    """
-
-    auditor: str
-    at: float
+    auditor: str  # the instance
+    at: float  # when the round began, in seconds since 1970; each item is as of a later moment
     items: int
     orders: int
-    violations: dict[str, int]
-    missing: tuple[str, ...] = ()
-    owed: int = 0
+    violations: dict[str, int]  # their number by item, where there are any; the auditor's log has the details
+    missing: tuple[str, ...] = ()  # items that lack orders; these are not sold
+    owed: int = 0  # payments that are to be given back, or of a wrong amount
 
     @property
     def consistent(self) -> bool:
@@ -73,14 +83,12 @@ class AuditVerdict:
     def parse(cls, text: str) -> "AuditVerdict | None":
         """Read what an auditor has proclaimed; None if that is no verdict (yet)."""
         try:
-            fields: Any = json.loads(text)
-            violations = {str(sku): int(number) for sku, number in fields["violations"].items()}
-            auditor, at = str(fields["auditor"]), float(fields["at"])
-            missing = tuple(map(str, fields["missing"]))
-            items, orders, owed = (int(fields.get(name, 0)) for name in ("items", "orders", "owed"))
-            return cls(auditor, at, items, orders, violations, missing, owed)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            return _VERDICT.validate_json(text)
+        except ValidationError:
             return None
+
+
+_VERDICT: Final = TypeAdapter(AuditVerdict)
 
 
 async def audit(level: Level, store: StockStore) -> Audit:
@@ -94,8 +102,8 @@ async def audit(level: Level, store: StockStore) -> Audit:
 
 async def _audited(level: Level, store: StockStore) -> Audit:
     ledger = Ledger()
-    async for page in _pages(store, level, None):
-        for event in page:
+    async for some in pages(store, level.sku, until=level.last_entry):
+        for event in some:
             ledger.add(event)
     return await _compared(ledger, level, store)
 
@@ -112,9 +120,9 @@ async def _compared(ledger: Ledger, level: Level, store: StockStore) -> Audit:
 
 async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
     """Audit many items, in pages; items that are gone are left out. Raises `StockUnavailable`."""
-    for first in range(0, len(skus), _LOOKED_AT_ONCE):
+    for some in in_pages(skus):
         page = []
-        for sku, level in (await store.levels(skus[first : first + _LOOKED_AT_ONCE])).items():
+        for sku, level in (await store.levels(some)).items():
             match level:
                 case StockUnavailable():
                     raise level
@@ -128,58 +136,36 @@ async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[l
         yield page
 
 
-async def _pages(store: StockStore, level: Level, after: str | None) -> AsyncIterator[list[Event]]:
-    while level.last_entry is not None:
-        page = await store.journal(level.sku, after=after, until=level.last_entry, limit=_PAGE)
-        yield page
-        if len(page) < _PAGE:
-            return
-        after = page[-1].entry
+class Auditor(Office["AsyncLeadership", "_Auditing"]):
+    """A candidate for the office, and the auditor once it is elected.
 
-
-class Auditor:
-    """A candidate for the office, and the auditor once it is elected. Lives on one event loop.
-
-    `every_s`: seconds between two full audits; missing orders are looked for each second. `busy` says whether buyers,
-    who go first, wait here; `instance`: our name.
+    `every_s`: seconds between two audits; missing orders are looked for each second. `instance`: our name.
     """
 
     def __init__(
         self,
         election: "AsyncElection",
-        store: StockStore,
+        journals: Journals,
         observer: Observer,
         *,
         instance: str,
         every_s: float,
-        busy: Callable[[], bool],
     ) -> None:
+        super().__init__("auditor", self._elect)
         self._election = election
-        self._store = store
-        self._observer = observer
-        self._instance = instance
-        self._every_s = every_s
-        self._busy = busy
-        self._ledgers: dict[str, Ledger] = {}
-        self._levels: dict[str, Level] = {}
-        self._rounds = self._failures = 0
-        self._said: dict[str, int] = {}  # violations of an item that are in the log
-        self._missing: tuple[str, ...] = ()
-        self._tasks: list[asyncio.Future[Any]] = []
-        self._leadership: AsyncLeadership | None = None
+        self.journals = journals
+        self.observer = observer
+        self.instance = instance
+        self.every_s = every_s
+        self._observing: asyncio.Task[None] | None = None
         self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
         self._learned = False  # the orders that it misses: we notice ourselves that these are gone
         self._heard_at = 0.0  # the verdict, by a clock of ours that nobody sets: the auditor's may be another
 
     @property
-    def leads(self) -> bool:
-        """True if this instance is the auditor."""
-        return self._leadership is not None and not self._leadership.lost
-
-    @property
     def fresh_verdict(self) -> AuditVerdict | None:
         """The last verdict; None if it was heard more than three intervals ago."""
-        return self.verdict if time.monotonic() - self._heard_at < _FRESH * self._every_s else None
+        return self.verdict if time.monotonic() - self._heard_at < _FRESH * self.every_s else None
 
     @property
     def violations(self) -> int:
@@ -197,7 +183,7 @@ class Auditor:
 
         A thousand items at most: each is two lines of `/metrics`.
         """
-        shown = islice(self._levels.items(), _UNITS_MAX if self.leads else 0)
+        shown = islice(self.work.levels.items(), _UNITS_MAX) if self.work is not None else ()
         return {sku: (level.stock, level.lucky) for sku, level in shown}
 
     def halted(self, sku: str) -> StockError | None:
@@ -205,228 +191,232 @@ class Auditor:
 
         If none is heard any more, who would say that they are there again, or given up, our own look decides.
         """
-        missing = () if self._learned and self.fresh_verdict is None else self._told_missing
+        missing = () if self._learned and self.fresh_verdict is None else self.told_missing
         return StockBehind(behind(sku)) if missing and (sku in missing or _ALL in missing) else None
 
     @property
-    def _told_missing(self) -> tuple[str, ...]:
+    def told_missing(self) -> tuple[str, ...]:
+        """The items of which orders are missing, as an auditor has found."""
         return self.verdict.missing if self.verdict else ()
 
+    @override
     def start(self) -> None:
         """Stand for election, and listen to the instance that is elected."""
-        loop = asyncio.get_running_loop()
-        observing = loop.create_task(self._observe(), name="auditor observes")
-        self._tasks = [observing, loop.create_task(self._stand_for_ever(), name="auditor")]
+        observing = run_forever(self._observe, every_s=_AWAY_PAUSE_S, log=_log, what="listening to the auditor")
+        self._observing = asyncio.get_running_loop().create_task(observing, name="auditor observes")
+        super().start()
 
+    @override
     async def close(self) -> None:
-        """Give the office up, if we have it."""
-        await end(*self._tasks)
+        try:
+            await super().close()
+        finally:
+            if self._observing is not None:
+                await end(self._observing)
+
+    @override
+    def begin(self, grant: "AsyncLeadership") -> "_Auditing":
+        return _Auditing(self, grant)
+
+    @asynccontextmanager
+    async def _elect(self) -> AsyncIterator["AsyncLeadership"]:
+        # Read it at once, for our own sales: an auditor that was killed keeps the office until its lease expires.
+        await self.learn()
+        async with self._election.campaigning(json.dumps({"auditor": self.instance})) as leadership:
+            yield leadership
+
+    async def learn(self) -> None:
+        """Hold the store to the orders that auditors have seen. Raises `LockUnavailable`."""
+        await read_record(self._election, self.journals.store)
 
     async def _observe(self) -> None:
-        while True:
-            try:
-                async for leader in self._election.observe():
-                    told = leader and AuditVerdict.parse(leader.value)
-                    if told and told != self.verdict:  # each round's is another one
-                        self._learned = self._learned and told.missing == self._told_missing
-                        self.verdict, self._heard_at = told, time.monotonic()
-                    if self._told_missing and not self._learned:
-                        await read_record(self._election, self._store)
-                        self._learned = True
-                return
-            except LockUnavailable as error:
-                _log.debug("not learned which orders are missing: %s", error)
-                await asyncio.sleep(_AWAY_PAUSE_S)
-            except Exception:
-                _log.exception("unexpected error in listening to the auditor")
-                await asyncio.sleep(_AWAY_PAUSE_S)
+        async for leader in self._election.observe():
+            told = leader and AuditVerdict.parse(leader.value)
+            if told and told != self.verdict:  # each round's is another one
+                self._learned = self._learned and told.missing == self.told_missing
+                self.verdict, self._heard_at = told, time.monotonic()
+            if self.told_missing and not self._learned:
+                await self.learn()
+                self._learned = True
 
-    async def _stand_for_ever(self) -> None:
-        while True:
-            try:
-                await self._stand()
-            except LockUnavailable as error:
-                _log.debug("no auditor can be elected: %s", error)
-            except Exception:
-                _log.exception("unexpected error in the auditor")
-            await asyncio.sleep(_AWAY_PAUSE_S)
 
-    async def _stand(self) -> None:
-        watching: asyncio.Task[None] | None = None
-        # Read it at once, for our own sales: an auditor that was killed keeps the office until its lease expires.
-        await read_record(self._election, self._store)
+class _Auditing:
+    """The auditor's work while it leads. `levels`: of each item when it was looked at last."""
+
+    def __init__(self, auditor: Auditor, leadership: "AsyncLeadership") -> None:
+        self._auditor = auditor
+        self._leadership = leadership
+        self._journals, self._store = auditor.journals, auditor.journals.store
+        self.levels: dict[str, Level] = {}
+        self._found: dict[str, Audit] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._begun: dict[str, int] = {}  # the round in which an item's ledger was
+        self._due: set[str] = set()  # items that have moved since they were looked at
+        self._rounds = self._failures = 0
+        self._said: dict[str, int] = {}  # violations of an item that are in the log
+        self._missing = auditor.told_missing  # until our own first look
+
+    async def run(self) -> None:
+        """Audit, until we can't look."""
+        await self._auditor.learn()
+        watching = asyncio.create_task(self._watch(), name="auditor watches")
         try:
-            self._leadership = await self._election.campaign(json.dumps({"auditor": self._instance}))
-            _log.info("this instance is the auditor")
-            await read_record(self._election, self._store)
-            self._missing = self._told_missing  # until our own first look
-            watching = asyncio.create_task(self._watch(), name="auditor watches")
-            while self._failures < _PATIENCE and not watching.done():
-                await self._round()
-                await asyncio.wait([watching], timeout=self._every_s)
+            with self._journals.followed() as follower:
+                while self._failures < _PATIENCE and not watching.done():
+                    self._due |= await follower.moved(0)
+                    await self._round()
+                    await asyncio.wait([watching], timeout=self._auditor.every_s)
             if not watching.done():
                 _log.warning("this instance can't look and gives the office up")
-        except LockLost as error:
-            _log.info("this instance is the auditor no more: %s", error)
         finally:
-            try:
-                if watching is not None:
-                    await end(watching)
-            finally:
-                self._ledgers.clear()
-                self._levels.clear()
-                self._said.clear()
-                self._rounds = self._failures = 0
-                self._missing = ()
-                if self._leadership is not None:
-                    leadership, self._leadership = self._leadership, None
-                    await leadership.resign()
+            await end(watching)
 
     # -- are orders missing? -----------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         """Check each second that no order has gone, and record the last ones."""
-        assert self._leadership is not None  # noqa: S101 - for the type checker
-        record = Record(self._leadership)
-        while self.leads:
-            try:
-                await record.write(self._store.marks())  # first: others read there what is missed
-                await self._look_for_missing()
-            except LockLost:
-                return
-            except EXPECTED as error:
-                _log.debug("not looked whether orders are missing: %s", error)
-            except Exception:
-                _log.exception("unexpected error in looking for missing orders")
-            await asyncio.sleep(_WATCH_EVERY_S)
+        record, seen, suspects = Record(self._leadership), dict[str, str](), set[str]()
+        with self._journals.followed() as follower:
+            while not self._leadership.lost:
+                suspects |= await follower.moved(0)
+                try:
+                    marks = self._store.marks()
+                    await record.write(marks)  # first: others read there what is missed
+                    # Of the others the last entry is there, says the follower.
+                    seen = {} if _ALL in self._missing else seen
+                    suspects.update(self._missing, (sku for sku, mark in marks.items() if seen.get(sku) != mark))
+                    seen, suspects = marks, await self._look_for_missing(suspects)
+                except LockLost:
+                    return
+                except EXPECTED as error:
+                    _log.debug("not looked whether orders are missing: %s", error)
+                except Exception:
+                    _log.exception("unexpected error in looking for missing orders")
+                await asyncio.sleep(EVERY_S)
 
-    async def _look_for_missing(self) -> None:
-        skus = sorted(self._store.marks().keys() | self._levels.keys())
-        missing = []
-        for first in range(0, len(skus), _WATCHED_AT_ONCE):
+    async def _look_for_missing(self, suspects: set[str]) -> set[str]:
+        """Look whether these items lack orders; return those that could not be read."""
+        missing, unread = set(self._missing) - suspects, set[str]()
+        for some in in_pages(sorted(suspects - {_ALL})):
             began = time.monotonic()
-            found = await self._store.inspect(skus[first : first + _WATCHED_AT_ONCE])
-            if len(skus) > _WATCHED_AT_ONCE:
-                await self._rest(began)
-            missing += [sku for sku, answer in found.items() if self._is_missing(sku, answer)]
-        self._missing = tuple(missing) if len(missing) <= _MISSING_MAX else (_ALL,)
+            found = await self._store.inspect(some)
+            if len(suspects) > len(some):
+                await self._journals.pace.rest_since(began)
+            odd = {sku: answer for sku, answer in found.items() if isinstance(answer, StockError)}
+            unread |= {sku for sku, answer in odd.items() if isinstance(answer, StockUnavailable)}
+            # An item that could not be read keeps its state.
+            missing |= {sku for sku, one in odd.items() if isinstance(one, StockBehind) or sku in self._missing}
+        self._missing = tuple(sorted(missing)) if len(missing) <= _MISSING_MAX else (_ALL,)
         # Compared with what was heard: an earlier attempt may have failed, or a round have proclaimed older findings.
-        if self._missing != self._told_missing:
-            before = self.verdict or AuditVerdict(self._instance, time.time(), 0, 0, {})
-            await self._tell(replace(before, auditor=self._instance, missing=self._missing))
-
-    def _is_missing(self, sku: str, answer: object) -> bool:
-        # An item that could not be read keeps its state.
-        return isinstance(answer, StockBehind) or (isinstance(answer, StockError) and sku in self._missing)
+        if self._missing != self._auditor.told_missing:
+            before = self._auditor.verdict or AuditVerdict(self._auditor.instance, time.time(), 0, 0, {})
+            await self._tell(replace(before, auditor=self._auditor.instance, missing=self._missing))
+        return unread
 
     async def _tell(self, verdict: AuditVerdict) -> None:
-        text = json.dumps(asdict(verdict), separators=(",", ":"))
-        if self._leadership is not None:
-            await self._leadership.proclaim(text)
+        await self._leadership.proclaim(_VERDICT.dump_json(verdict).decode())
 
     # -- do numbers and orders agree? --------------------------------------------------------------------------------
 
     async def _round(self) -> None:
         at = time.time()
         try:
-            found = await self._look_at_all()
-            seen = found.items, found.orders, found.violations
-            verdict = AuditVerdict(self._instance, at, *seen, self._missing, found.owed)
+            await self._look()
+            found = self._found.values()
+            violations = {one.sku: len(one.violations) for one in found if one.violations}
+            sums = len(found), sum(one.orders for one in found), dict(islice(violations.items(), _VIOLATED_MAX))
+            owed = sum(one.owed for one in found)
+            verdict = AuditVerdict(self._auditor.instance, at, *sums, self._missing, owed)
             await self._tell(verdict)
         except LockLost:
             raise
         except EXPECTED as error:
             _log.log(logging.DEBUG if self._failures else logging.WARNING, "no audit: %s", error)
             self._failures += 1
-            self._observer.audited("failed")
+            self._auditor.observer.audited("failed")
         else:
             self._failures = 0
-            self._observer.audited("consistent" if verdict.consistent else "violated")
+            self._auditor.observer.audited("consistent" if verdict.consistent else "violated")
 
-    async def _look_at_all(self) -> "_Tally":
-        """Audit all items in pages; an item of which nothing was sold since the last look costs a part of two calls."""
-        began = said_at = time.monotonic()
-        skus = await self._store.items()
+    async def _look(self) -> None:
+        """Audit the items that have moved; those that were violated, and a few of the others in their turn, anew."""
+        there = set(await self._journals.items())
         self._rounds += 1
-        afresh = self._rounds % _AFRESH == 0  # an old order may have been changed since
-        there = set(skus)
-        self._ledgers = {} if afresh else {sku: one for sku, one in self._ledgers.items() if sku in there}
-        self._levels = {sku: level for sku, level in self._levels.items() if sku in there}
-        await self._rest(began)
-        tally = _Tally()
-        for first in range(0, len(skus), _LOOKED_AT_ONCE):
-            for one in await self._look_at_page(skus[first : first + _LOOKED_AT_ONCE]):
-                self._say(one)
-                tally.add(one)
+        for kept in (self._ledgers, self.levels, self._found, self._begun):
+            for sku in kept.keys() - there:
+                del kept[sku]
+        odd = {sku for sku, one in self._found.items() if one.violations}
+        few = islice(self._found, max(_FEW, math.ceil(len(there) / _AFRESH)))  # those that were looked at first
+        anew = there & {*odd, *few, *self._missing}
+        skus = sorted(there & self._due | there - self._found.keys() | anew)
+        looked_at, said_at = 0, time.monotonic()
+        for some in in_pages(skus):
+            await self._look_at_page(some, anew)
+            self._due.difference_update(some)
+            looked_at += len(some)
             if time.monotonic() - said_at > _SAY_EVERY_S:
                 said_at = time.monotonic()
-                _log.info("audit: looked at %d of %d items", min(first + _LOOKED_AT_ONCE, len(skus)), len(skus))
-        return tally
+                _log.info("audit: looked at %d of %d items", looked_at, len(skus))
+        self._due &= there
 
-    async def _look_at_page(self, skus: list[str]) -> list[Audit]:
+    async def _look_at_page(self, skus: list[str], anew: set[str]) -> None:
         began = time.monotonic()
-        levels = await self._store.levels(skus)
-        await self._rest(began)
+        known = {sku: level for sku in skus if sku not in anew and (level := self._journals.levels.get(sku))}
+        levels = known | dict(await self._journals.now([sku for sku in skus if sku not in known]))
+        await self._journals.pace.rest_since(began)
         found = {}
         for sku, level in levels.items():
-            if isinstance(level, StockUnavailable):
-                raise level
-            if isinstance(level, UnknownItem):
-                continue  # deleted since
-            if isinstance(level, StockError):
-                self._levels.pop(sku, None)
-                found[sku] = Audit(sku, 0, 0, None, violations=[str(level)])
-                continue
             try:
+                if isinstance(level, StockError):
+                    self.levels.pop(sku, None)
+                    raise level
                 found[sku] = await self._look_at(sku, level)
             except UnknownItem:
-                continue
+                self._found.pop(sku, None)  # deleted since
             except StockUnavailable:
                 raise
             except StockError as error:
                 found[sku] = Audit(sku, 0, 0, None, violations=[str(error)])
         began = time.monotonic()
-        for sku, answer in (await self._store.inspect(list(found))).items():
+        for sku, answer in (await self._store.inspect([sku for sku in found if sku not in known])).items():
             match answer:
                 case StockUnavailable():
                     raise answer
                 case StockError():  # such as missing orders, however consistent the rest is
                     if str(answer) not in found[sku].violations:
                         found[sku].violations.append(str(answer))
-        await self._rest(began)
-        return list(found.values())
+        await self._journals.pace.rest_since(began)
+        for sku, one in found.items():
+            self._say(one)
+            self._found.pop(sku, None)
+            self._found[sku] = one  # behind the others
 
     async def _look_at(self, sku: str, level: Level) -> Audit:
         """Read what has come since the last look, and compare."""
-        self._levels[sku] = level
+        self.levels[sku] = level
         one = await self._compare(sku, level)
         if one.violations and sku not in self._said:
             # A new sale may have begun meanwhile: then a second look, from the beginning, finds nothing.
             self._ledgers.pop(sku, None)
-            level = self._levels[sku] = await self._store.level(sku)
+            level = self.levels[sku] = await self._store.level(sku)
             one = await self._compare(sku, level)
         return one
 
     async def _compare(self, sku: str, level: Level) -> Audit:
-        ledger = self._ledgers.get(sku) or Ledger()
-        last = ledger.last
-        if level.last_entry != (last and last.entry):
-            began = time.monotonic()
-            if last is not None:
-                order = await self._store.order(last.sku, last.order.number)
-                if order is None or order.id != last.order:
-                    ledger = Ledger()  # a new sale
-            async for page in _pages(self._store, level, ledger.last.entry if ledger.last else None):
-                for event in page:
-                    ledger.add(event)
-                await self._rest(began)
-                began = time.monotonic()
-            self._ledgers[sku] = ledger
+        ledger = self._ledgers.get(sku)
+        if ledger is None or self._rounds - self._begun[sku] >= _AFRESH:  # an old order may have been changed since
+            ledger, self._begun[sku] = Ledger(), self._rounds
+        last = ledger.last.entry if ledger.last else ""
+        if (level.last_entry or "") != last:
+            try:
+                async for some in pages(self._store, sku, last, until=level.last_entry, pace=self._journals.pace):
+                    for event in some:
+                        ledger.add(event)
+            except EntryMissing:  # a new sale
+                self._ledgers.pop(sku, None)
+                return await self._compare(sku, level)
+        self._ledgers[sku] = ledger
         return await _compared(ledger, level, self._store)
-
-    async def _rest(self, began: float) -> None:
-        worked_s = time.monotonic() - began
-        await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._busy() else _IDLE_REST)))
 
     def _say(self, one: Audit) -> None:
         """Log the violations of an item, once, and again when there are more."""
@@ -439,18 +429,3 @@ class Auditor:
                 _log.info("numbers and orders agree again")
         if one.violations:
             self._said[one.sku] = len(one.violations)
-
-
-class _Tally:
-    """The findings of a round."""
-
-    def __init__(self) -> None:
-        self.items = self.orders = self.owed = 0
-        self.violations: dict[str, int] = {}
-
-    def add(self, one: Audit) -> None:
-        self.items += 1
-        self.orders += one.orders
-        self.owed += one.owed
-        if one.violations and len(self.violations) < _VIOLATED_MAX:
-            self.violations[one.sku] = len(one.violations)

@@ -15,9 +15,7 @@ _MOST: Final = 10  # violations of orders that are described; one cause may have
 
 @dataclass(slots=True)
 class Audit:
-    """The result of an audit. `oversold`: units sold that did not exist; `violations`: sentences for a person; `owed`:
-    payments that are to be given back, or of a wrong amount.
-    """
+    """The result of an item's audit."""
 
     sku: str
     stock: int
@@ -26,10 +24,10 @@ class Audit:
     held: int = 0
     orders: int = 0
     units_ordered: int = 0
-    oversold: int = 0
+    oversold: int = 0  # units sold that did not exist
     units_per_instance: dict[str, int] = field(default_factory=dict)
-    violations: list[str] = field(default_factory=list)
-    owed: int = 0
+    violations: list[str] = field(default_factory=list)  # sentences for a person
+    owed: int = 0  # payments that are to be given back, or of a wrong amount
 
     @property
     def consistent(self) -> bool:

@@ -1,18 +1,38 @@
-"""The cashier: the one instance that asks the payment provider for the refunds that are owed."""
+"""The cashier: the one instance that asks the payment provider for the refunds that are owed.
 
-import asyncio
+    journals --> orders that owe --> compare with the provider --> `refund_requested` --> ask it --> note the result
+
+A refund's way through one round (`app.orders.account` has its states):
+
+    due --noted in the journal--> asked --done--------> given
+     ^                              |---accepted------> asked: a callback, or the shop, reports it later
+     |                              |---no answer-----> asked: the same request again, after 2 s to ten minutes
+     +---- an operator's retry -----+---refused-------> failed: it waits for an operator
+
+Trust: the lock `!cashier` only keeps two cashiers from working side by side. Exactly-once rests on the refund's name,
+which is in the journal before the provider is asked, and is the key of every request: a cashier that was paused and the
+next one ask for one refund. Before each request the provider is asked for its refunds of the payment, as it may forget
+keys, and as the store may be older than the provider.
+
+Failures: after a death the next cashier reads the journals, and begins at the comparison. An order that can't be helped
+stops no other one; a provider that refuses everybody closes the office for a while. `per_minute` bounds a mistake.
+"""
+
+import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
+from typing_extensions import override
+
 from app.cashier.provider import Became, Provider, Result, Unanswered, Wish
 from app.errors import EXPECTED
-from app.forever import end, run_forever
-from app.locks.fallback import degraded
+from app.journals import EntryMissing, Journals, pages
+from app.office import Office, holding
 from app.orders import (
     Event,
     EventKind,
@@ -26,20 +46,13 @@ from app.orders import (
 from app.payments import Kind
 from app.payments.shares import commands
 from app.sale import Shop
-from app.stock import Level, StockStore
+from app.stock import Level
 from app.telemetry.observer import Observer
-from fencelock import AsyncLocks
+from fencelock import AsyncLocks, Grant
 
 _log = logging.getLogger(__name__)
 
 BY: Final = "the cashier"  # no operator's name: theirs have no blanks
-_AGAIN_S: Final = 1.0
-_LOOK_EVERY_S: Final = 1.0
-_PAGE: Final = 500
-_SKUS_AT_ONCE: Final = 100
-_REST: Final = 20  # times as long as it worked, while buyers wait here: as the auditor
-_IDLE_REST: Final = 2
-_REST_MAX_S: Final = 2.0
 _FIRST_WAIT_S: Final = 2.0
 _STUCK_WAIT_S: Final = 10.0
 _LONGEST_WAIT_S: Final = 600.0
@@ -50,24 +63,28 @@ _OPEN: Final = (RefundState.DUE, RefundState.ASKED, RefundState.FAILED)
 
 
 @dataclass(slots=True)
-class _Journal:
-    """An item's journal, as far as it was read.
-
-    `owing`: when to look at an order of which something is owed (monotonic), by its number; `failed`: how many of its
-    refunds didn't work; `stuck`: why nothing can be done for an order.
+class _Owing:
+    """An order of which something is owed: when to look at it (monotonic), how many of its refunds have failed, and why
+    nothing can be done for it, "" if it can.
     """
 
-    last: Event | None = None
-    owing: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, int] = field(default_factory=dict)
-    stuck: dict[str, str] = field(default_factory=dict)
+    due: float = 0.0
+    failed: int = 0
+    stuck: str = ""
 
 
-class Cashier:
-    """A candidate for the cashier's office, and the cashier once it has the lock. Lives on one event loop.
+@dataclass(slots=True)
+class _Journal:
+    """An item's journal, as far as it was read. `last`: the last entry; `owing`: the orders, by their numbers."""
 
-    `lock`: the lock's name; `per_minute`: the most refunds in a minute; `busy`: whether buyers, who go first, wait
-    here.
+    last: str = ""
+    owing: dict[str, _Owing] = field(default_factory=dict)
+
+
+class Cashier(Office[Grant, "_Refunding"]):
+    """A candidate for the cashier's office, and the cashier once it has the lock.
+
+    `lock`: the lock's name; `per_minute`: the most refunds in a minute.
     """
 
     def __init__(
@@ -75,73 +92,59 @@ class Cashier:
         locks: AsyncLocks,
         lock: str,
         shop: Shop,
-        store: StockStore,
+        journals: Journals,
         observer: Observer,
         provider: Provider,
         *,
         per_minute: int,
-        busy: Callable[[], bool],
     ) -> None:
-        self._locks = locks
-        self._lock = lock
+        super().__init__("cashier", lambda: holding(locks, lock))
         self.shop = shop
-        self.store = store
+        self.journals = journals
         self.observer = observer
         self.provider = provider
         self.per_minute = per_minute
-        self.busy = busy
-        self._office: _Office | None = None
-        self._task: asyncio.Task[Any] | None = None
 
-    def start(self) -> None:
-        """Stand for the office."""
-        standing = run_forever(self._stand, every_s=_AGAIN_S, log=_log, what="making refunds")
-        self._task = asyncio.get_running_loop().create_task(standing, name="cashier")
+    @override
+    def begin(self, grant: Grant) -> "_Refunding":
+        return _Refunding(self, grant)
 
+    @override
     async def close(self) -> None:
         """Give the office up. A refund that is on its way is asked for again by the next cashier."""
-        if self._task is not None:
-            await end(self._task)
+        await super().close()
         await self.provider.close()
 
     @property
+    @override
     def figures(self) -> dict[str, float]:
-        """Figures for `/metrics`: whether this instance is the cashier, and what waits."""
-        office = self._office
-        waits = (office.waiting, office.failed) if office is not None else (0, 0)
-        return {"in_office": office is not None, "waiting": waits[0], "failed": waits[1]}
+        owing = self.work.owing if self.work is not None else []
+        failed = sum(one.failed for one in owing)
+        return {"in_office": self.work is not None, "waiting": len(owing), "failed": failed}
 
     @property
+    @override
     def warnings(self) -> list[str]:
-        """Warnings for the operator, in sentences."""
-        office, found = self._office, []
-        if office is not None and office.failed:
-            found.append(f"{office.failed} refunds didn't work: `seckill orders list --state attention`")
-        if office is not None and office.stuck:
-            found.append(f"refunds of {len(office.stuck)} orders can't be made: {office.stuck[0]}")
-        if office is not None and office.closed:
-            found.append(f"no refund gets through: {office.closed}")
+        if self.work is None:
+            return []
+        found, owing = list[str](), self.work.owing
+        if failed := sum(one.failed for one in owing):
+            found.append(f"{failed} refunds didn't work: `seckill orders list --state attention`")
+        if stuck := [one.stuck for one in owing if one.stuck]:
+            found.append(f"refunds of {len(stuck)} orders can't be made: {stuck[0]}")
+        if self.work.closed:
+            found.append(f"no refund gets through: {self.work.closed}")
         return found
 
-    async def _stand(self) -> None:
-        async with self._locks.lock(self._lock).holding(cancel_on_lost=True) as grant:
-            if degraded(self._locks):
-                return  # a fallback gives everybody a grant
-            self._office = _Office(self, lambda: grant.lost)
-            _log.info("this instance makes the refunds, at %s", self.provider.where)
-            try:
-                await run_forever(self._office.round, every_s=_LOOK_EVERY_S, log=_log, what="making refunds")
-            finally:
-                self._office = None
 
-
-class _Office:
+class _Refunding:
     """The cashier's work under one grant."""
 
-    def __init__(self, cashier: Cashier, lost: Callable[[], bool]) -> None:
+    def __init__(self, cashier: Cashier, grant: Grant) -> None:
         self._cashier = cashier
-        self._store, self._shop = cashier.store, cashier.shop
-        self._lost = lost
+        self._all, self._store, self._shop = cashier.journals, cashier.journals.store, cashier.shop
+        self._grant = grant
+        self._unread: set[str] = set()
         self._journals: dict[str, _Journal] = {}
         self._tries: dict[str, int] = {}  # by the key of a wish whose outcome is not known yet
         self._accepted: dict[str, float] = {}  # by the refund's name, when to ask again (monotonic)
@@ -150,93 +153,75 @@ class _Office:
         self.closed = ""
 
     @property
-    def waiting(self) -> int:
-        """The number of orders of which something is owed."""
-        return sum(len(one.owing) for one in self._journals.values())
+    def owing(self) -> list[_Owing]:
+        """The orders of which something is owed."""
+        return [one for journal in self._journals.values() for one in journal.owing.values()]
 
-    @property
-    def failed(self) -> int:
-        """The number of refunds that didn't work."""
-        return sum(sum(one.failed.values()) for one in self._journals.values())
+    async def run(self) -> None:
+        """Read what comes to the journals, and do what is owed."""
+        _log.info("refunds are made at %s", self._cashier.provider.where)
+        with self._all.followed() as follower:
+            while True:
+                self._unread |= await follower.moved()
+                for sku in list(self._unread):
+                    if isinstance(level := self._all.levels.get(sku), Level):
+                        with self._logged(sku):
+                            await self._read(sku, level.last_entry, self._journals.setdefault(sku, _Journal()))
+                            self._unread.discard(sku)
+                    elif level is None:
+                        self._journals.pop(sku, None)
+                        self._unread.discard(sku)
+                for sku, journal in list(self._journals.items()):
+                    with self._logged(sku):
+                        await self._serve(sku, journal.owing)
 
-    @property
-    def stuck(self) -> list[str]:
-        """Why nothing can be done for some orders."""
-        return [why for one in self._journals.values() for why in one.stuck.values()]
-
-    async def round(self) -> None:
-        """Read what has come to the journals, and do what is owed."""
-        skus = await self._store.items()
-        for sku in self._journals.keys() - set(skus):
-            del self._journals[sku]
-        for first in range(0, len(skus), _SKUS_AT_ONCE):
-            began = time.monotonic()
-            levels = await self._store.levels(skus[first : first + _SKUS_AT_ONCE])
-            await self._rest(began)
-            for sku, level in levels.items():
-                if isinstance(level, Level):
-                    try:
-                        await self._serve(sku, level, self._journals.setdefault(sku, _Journal()))
-                    except EXPECTED as error:
-                        _log.debug("refunds of %s: %s", sku, error)
-
-    async def _serve(self, sku: str, level: Level, journal: _Journal) -> None:
-        """Make the refunds of an item."""
-        await self._read(sku, level, journal)
-        now = time.monotonic()
-        for number in islice([number for number, due in journal.owing.items() if due <= now], _LOOKED_AT_ONCE):
-            if self._lost():
-                return
-            try:
-                wait_s, order = await self._look(sku, number, journal)
-            except _StuckError:
-                continue
-            journal.failed.pop(number, None)
-            states = [one.state for _, one in order.record.refunds] if order is not None else []
-            if not states:
-                journal.owing.pop(number, None)
-                continue
-            if failed := states.count(RefundState.FAILED):
-                journal.failed[number] = failed
-            del journal.owing[number]  # behind the others: those behind one that can't be helped have their turn
-            journal.owing[number] = time.monotonic() + wait_s
-
-    async def _look(self, sku: str, number: str, journal: _Journal) -> tuple[float, Order | None]:
-        """Make the refunds of an order; one that can't be made stops no other. Returns when to look again."""
+    @contextlib.contextmanager
+    def _logged(self, sku: str) -> Iterator[None]:
+        """Have what goes wrong with an item stop no other."""
         try:
-            order = await self._store.order(sku, number)
-            wait_s = await self._order(order) if order is not None else 0.0
-            journal.stuck.pop(number, None)
-            return wait_s, await self._store.order(sku, number)
+            yield
         except EXPECTED as error:
-            journal.stuck[number] = str(error)
-            _log.debug("refunds of order %s of %s: %s", number, sku, error)
-        except Exception as error:
-            journal.stuck[number] = f"unexpected {type(error).__name__}"
-            _log.exception("unexpected error in the refunds of order %s of %s", number, sku)
-        del journal.owing[number]
-        journal.owing[number] = time.monotonic() + _STUCK_WAIT_S
-        raise _StuckError
+            _log.debug("refunds of %s: %s", sku, error)
+        except Exception:
+            _log.exception("unexpected error in the refunds of %s", sku)
 
-    async def _read(self, sku: str, level: Level, journal: _Journal) -> None:
-        """Note the orders of which something may be owed, by what is new in the journal."""
-        if journal.last is not None and level.last_entry != journal.last.entry:
-            order = await self._store.order(sku, journal.last.order.number)
-            if order is None or order.id != journal.last.order:
-                journal.last = None  # a new sale
-                for of_order in (journal.owing, journal.failed, journal.stuck):
-                    of_order.clear()
-        while level.last_entry is not None and level.last_entry != (journal.last and journal.last.entry):
-            began = time.monotonic()
-            after = journal.last.entry if journal.last else None
-            page = await self._store.journal(sku, after=after, until=level.last_entry, limit=_PAGE)
-            for event in page:
-                if _is_news(event, journal):
-                    journal.owing[event.order.number] = 0.0
-                journal.last = event
-            await self._rest(began)
-            if not page:
+    async def _serve(self, sku: str, owing: dict[str, _Owing]) -> None:
+        """Make the refunds of an item that are due; an order for which none can be made stops no other."""
+        now = time.monotonic()
+        for number in islice([number for number, one in owing.items() if one.due <= now], _LOOKED_AT_ONCE):
+            if self._grant.lost:
                 return
+            one = owing[number]
+            try:
+                order = await self._store.order(sku, number)
+                wait_s = await self._order(order) if order is not None else 0.0
+                order = await self._store.order(sku, number)
+                states = [refund.state for _, refund in order.record.refunds] if order is not None else []
+                one.failed, one.stuck = states.count(RefundState.FAILED), ""
+            except EXPECTED as error:
+                wait_s, states, one.stuck = _STUCK_WAIT_S, None, str(error)
+                _log.debug("refunds of order %s of %s: %s", number, sku, error)
+            except Exception as error:
+                wait_s, states, one.stuck = _STUCK_WAIT_S, None, f"unexpected {type(error).__name__}"
+                _log.exception("unexpected error in the refunds of order %s of %s", number, sku)
+            one.due = time.monotonic() + wait_s
+            del owing[number]
+            if states != []:
+                owing[number] = one  # behind the others: those behind one that can't be helped have their turn
+
+    async def _read(self, sku: str, until: str | None, journal: _Journal) -> None:
+        """Note the orders of which something may be owed, by what is new in the journal."""
+        if journal.last == (until or ""):
+            return
+        try:
+            async for some in pages(self._store, sku, journal.last, until=until, pace=self._all.pace):
+                for event in some:
+                    if _is_news(event, journal):
+                        journal.owing.setdefault(event.order.number, _Owing()).due = 0.0
+                    journal.last = event.entry
+        except EntryMissing:  # a new sale, or a store that has come back older
+            journal = self._journals[sku] = _Journal()
+            await self._read(sku, until, journal)
 
     async def _order(self, order: Order) -> float:
         """Request and make the refunds of an order, one by one. Returns for how long to leave it alone, in seconds."""
@@ -329,14 +314,6 @@ class _Office:
         if result.closed:
             self.closed, self._closed_until = result.why, time.monotonic() + wait_s
         return wait_s
-
-    async def _rest(self, began: float) -> None:
-        worked_s = time.monotonic() - began
-        await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._cashier.busy() else _IDLE_REST)))
-
-
-class _StuckError(Exception):
-    """Nothing can be done for an order at the moment."""
 
 
 def _is_news(event: Event, journal: _Journal) -> bool:

@@ -8,16 +8,12 @@ from app.payments import Report
 
 
 class Wish(NamedTuple):
-    """A refund to make. `buyer` is not told: a provider knows its payers.
-
-    `name`: random, and made when the refund became due, so that not even a restored store gives it to another one.
-    `amount`: in the minor unit of `currency`; None: all that is left of the payment.
-    """
+    """A refund to make. The buyer is not in it: a provider knows its payers."""
 
     order: OrderId
-    name: str
+    name: str  # random, made when the refund became due, so that no restored store gives it to another one
     payment_ref: str
-    amount: int | None
+    amount: int | None  # in the minor unit of `currency`; None: all that is left of the payment
     currency: str | None
     shop_ref: str | None = None
 
@@ -37,17 +33,13 @@ class Became(StrEnum):
 
 
 class Result(NamedTuple):
-    """The result of a try. `why`: a reason, for people; `closed`: no other refund would get through either.
-
-    `refund_id`: the provider's own name of the refund; `amount`: what was given back, in the minor unit of ISO 4217.
-    Both are None if the provider didn't say it.
-    """
+    """The result of a try."""
 
     became: Became
-    why: str = ""
-    closed: bool = False
-    refund_id: str | None = None
-    amount: int | None = None
+    why: str = ""  # the reason, for people
+    closed: bool = False  # no other refund would get through either
+    refund_id: str | None = None  # the provider's own; None: not reported
+    amount: int | None = None  # that was given back, in the minor unit of ISO 4217; None: not reported
 
 
 class Unanswered(Exception):

@@ -11,9 +11,10 @@ from rich.table import Table
 
 from app.cli.common import By, Json, name_of, with_sale
 from app.errors import ConfigurationError, StockError
+from app.journals import EntryMissing, pages, rank
 from app.operator import deliveries
 from app.orders import DEFAULT_SKU, Event, OrderId
-from app.outbox.state import State, Wish, rank
+from app.outbox.state import State, Wish
 from app.sale.find import named
 from app.stock import DEFAULT_RECEIVER, StockStore
 from app.wiring import Sale
@@ -21,8 +22,6 @@ from app.wiring import Sale
 OneReceiver = Annotated[
     str | None, typer.Option("--receiver", metavar="NAME", help="One receiver of events; all of them without.")
 ]
-
-_PAGE = 500
 
 
 def add_to(orders: typer.Typer) -> None:
@@ -112,9 +111,10 @@ async def undelivered(store: StockStore, sku: str) -> dict[str, int]:
 async def _behind(store: StockStore, sku: str, state: State) -> int:
     apart = [place.entry for one in state.parked.values() for place in one.places] + [one.entry for one in state.dead]
     # Those of them that are behind the cursor are counted there.
-    found, after = sum(rank(entry) <= rank(state.cursor) for entry in apart), state.cursor or None
-    while page := await store.journal(sku, after=after, limit=_PAGE):
-        found, after = found + sum(map(state.wants, page)), page[-1].entry
+    found = sum(rank(entry) <= rank(state.cursor) for entry in apart)
+    with contextlib.suppress(EntryMissing):  # the sender says that
+        async for some in pages(store, sku, state.cursor):
+            found += sum(map(state.wants, some))
     return found
 
 

@@ -6,12 +6,10 @@ from typing import Literal, NamedTuple
 
 from app import moments
 from app.errors import ConfigurationError, StockError
+from app.journals import in_pages
 from app.orders import OrderId
 from app.outbox.state import State, Wish
-from app.stock import StockStore
-from app.stock.store import Note
-
-_SKUS_AT_ONCE = 100
+from app.stock import Note, StockStore
 
 
 class Undelivered(NamedTuple):
@@ -41,8 +39,8 @@ async def receivers(
     Raises `ConfigurationError`.
     """
     found = dict.fromkeys(configured)
-    for first in range(0, len(skus), _SKUS_AT_ONCE):
-        found |= dict.fromkeys(await store.receivers(skus[first : first + _SKUS_AT_ONCE]))
+    for some in in_pages(skus):
+        found |= dict.fromkeys(await store.receivers(some))
     if only is not None and only not in found:
         raise ConfigurationError(f"no receiver {only!r}; there is {', '.join(found)}")
     return list(found) if only is None else [only]
@@ -51,8 +49,8 @@ async def receivers(
 async def states(store: StockStore, skus: Sequence[str], receiver: str) -> dict[str, State]:
     """The notes of a receiver's sender on each item of which it has any that can be read."""
     found = {}
-    for first in range(0, len(skus), _SKUS_AT_ONCE):
-        for sku, outbox in (await store.outbox(skus[first : first + _SKUS_AT_ONCE], receiver)).items():
+    for some in in_pages(skus):
+        for sku, outbox in (await store.outbox(some, receiver)).items():
             if not isinstance(outbox, StockError) and outbox.text:
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # a note that is not ours hides no other
                     found[sku] = State.from_text(outbox.text)

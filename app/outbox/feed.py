@@ -4,8 +4,9 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
+from app.journals import rank
 from app.orders import Event
-from app.outbox.state import Parked, Place, State, rank
+from app.outbox.state import Parked, Place, State
 from app.stock import Outbox
 
 _log = logging.getLogger(__name__)
@@ -31,36 +32,29 @@ class Pending:
 
 @dataclass(slots=True)
 class Chain:
-    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`.
-
-    `waits`: how often the receiver was too busy for them.
-    """
+    """The events of an order that wait, oldest first."""
 
     feed: "Feed"
     order: str
     waiting: deque[Pending] = field(default_factory=deque)
-    parked: Parked | None = None
-    waits: int = 0
+    parked: Parked | None = None  # the order was refused before
+    waits: int = 0  # how often the receiver was too busy for them
 
 
 @dataclass(slots=True)
 class Feed:
-    """An item's journal, as far as it was read.
-
-    `last`: its end, as far as we know; `waiting`: events, estimated; `claimed`: the store has taken a note of ours, so
-    its events are this sender's to send.
-    """
+    """An item's journal, as far as it was read."""
 
     sku: str
     outbox: Outbox
     state: State
     read_to: str
-    last: str = ""
+    last: str = ""  # its end, as far as we know
     window: deque[Slot] = field(default_factory=deque)
     chains: dict[str, Chain] = field(default_factory=dict)
     dirty: bool = False
-    waiting: int = 0
-    claimed: bool = False
+    waiting: int = 0  # events, estimated
+    claimed: bool = False  # the store has taken a note of ours, so its events are this sender's to send
 
     @classmethod
     def of(cls, sku: str, outbox: Outbox, kinds: frozenset[str] | None = None) -> "Feed":

@@ -6,26 +6,22 @@ come; those of the one before that were not read are gone with its orders. A sto
 noticed, also when it has been written to since: the entry that a cursor names must be there.
 """
 
-import asyncio
 import base64
 import json
 import random
 import re
-import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.errors import CursorAhead, StockCorrupt, StockError, UnknownItem
+from app.errors import CursorAhead, StockCorrupt, UnknownItem
+from app.journals import EntryMissing, Journals, Levels, page, rank
 from app.outbox.message import Message
-from app.outbox.pace import Pace
 from app.outbox.references import References
-from app.outbox.state import before, rank
-from app.stock import Level, Outbox, StockStore
+from app.stock import Level
 
 ITEMS_MAX: Final = 100  # of a cursor: however long their names are, it fits into the head of a request
 _CURSOR_BYTES_MAX: Final = 100_000  # of JSON
-_SKUS_AT_ONCE: Final = 100
 _PAGE: Final = 100
 _SALE: Final = re.compile("[0-9]{0,20}")
 
@@ -46,54 +42,35 @@ class Pulled(NamedTuple):
     unread: Sequence[str]
 
 
-class Ends(NamedTuple):
-    """The sale and the last entry of each item, and the items that can't be read."""
-
-    sales: Mapping[str, str]
-    last: Mapping[str, str | None]
-    unread: Sequence[str]
-
-    def ahead(self, places: Mapping[str, Place]) -> list[str]:
-        """The items whose journal ends before a place, or whose sale is one before that of the place."""
-        return [
-            sku
-            for sku, place in places.items()
-            if sku in self.sales
-            and (_number(place.sale), rank(place.entry)) > (_number(self.sales[sku]), rank(self.last[sku] or ""))
-        ]
-
-
-class _Missed(Exception):
-    """The entry that a cursor names is not in the journal."""
-
-
 class Pull:
-    """Reads the journals for whoever asks, within a share of the instance's time while buyers wait (`busy`)."""
+    """Reads the journals for whoever asks, within a share of the instance's time while buyers wait."""
 
-    def __init__(self, store: StockStore, busy: Callable[[], bool]) -> None:
-        self._store = store
-        self._references = References(store)
-        self._pace = Pace(busy)
-        self._looking = asyncio.Lock()
-        self._looked: dict[tuple[str, ...], tuple[float, Ends]] = {}
+    def __init__(self, journals: Journals) -> None:
+        self._journals = journals
+        self._store = journals.store
+        self._references = References(journals.store)
 
-    async def read(self, skus: Sequence[str], after: str, *, limit: int, within_s: float = 0.0) -> Pulled:
+    async def read(self, skus: Sequence[str], after: str, *, limit: int, again: bool = False) -> Pulled:
         """The events of these items behind a cursor ("": all), `limit` at most.
 
-        `within_s`: how old a look at the journals' ends may be, which then is one for all who ask. Raises `ValueError`,
-        and `CursorAhead`.
+        `again`: of one who asks again and again, and needs no look at the journals of its own. Raises `ValueError`, and
+        `CursorAhead`.
         """
-        return await self._pace.counted(self._read(skus, _parsed(after), limit, within_s))
+        return await self._journals.pace.counted(self._read(skus, _parsed(after), limit, again))
 
-    async def _read(self, skus: Sequence[str], places: dict[str, Place], limit: int, within_s: float) -> Pulled:
-        ends = await self._look_within(skus, within_s)
-        if ends.ahead(places):  # or an older look, or another sale has begun while we looked
-            ends = await self._look(skus)
-            if ahead := ends.ahead(places):
+    async def _read(self, skus: Sequence[str], places: dict[str, Place], limit: int, again: bool) -> Pulled:
+        there, unread = _read_of(await (self._journals.current(skus) if again else self._journals.now(skus)))
+        if any(_is_ahead(place, there.get(sku)) for sku, place in places.items()):  # or it was an older look
+            there, unread = _read_of(await self._journals.now(skus))
+            if ahead := [sku for sku, place in places.items() if _is_ahead(place, there.get(sku))]:
                 raise _ahead(ahead, places)
-        sales, last, unread, given = ends.sales, ends.last, [*ends.unread], places
-        places = {sku: place for sku, place in places.items() if sales.get(sku) == place.sale or sku in unread}
-        behind = [sku for sku in sales if last[sku] not in (None, places[sku].entry if sku in places else None)]
+        given, last = places, {sku: level.last_entry for sku, level in there.items()}
+        places = {
+            sku: place
+            for sku, place in places.items()
+            if sku in unread or (sku in there and there[sku].sale == place.sale)
+        }
+        behind = [sku for sku in there if last[sku] not in (None, places[sku].entry if sku in places else None)]
         if len(behind) > limit:  # each of them has its turn
             first = random.randrange(len(behind))  # noqa: S311 - no secret
             behind = behind[first:] + behind[:first]
@@ -103,25 +80,26 @@ class Pull:
             share = max(1, min(_PAGE, left // len(behind)))
             for sku in behind[:left]:
                 try:
-                    page = await self._page(sku, places.get(sku), share, read=bool(found[sku]))
+                    after = places[sku].entry if sku in places else ""
+                    some = await page(self._store, sku, after, limit=share, there=bool(found[sku]))
+                    found[sku] += [Message.of(event, await self._references.of(event)) for event in some]
                 except StockCorrupt:
                     unread.append(sku)
                     behind.remove(sku)
                     continue
-                except _Missed:
+                except EntryMissing:
                     missed.append(sku)
                     behind.remove(sku)
                     continue
-                found[sku] += page
-                left -= len(page)
-                if page:
-                    places[sku] = Place(sales[sku], page[-1].id.rpartition("~")[2])
-                if len(page) < share:
+                left -= len(some)
+                if some:
+                    places[sku] = Place(there[sku].sale, some[-1].entry)
+                if len(some) < share:
                     behind.remove(sku)
-                await self._pace.rest()
-        await self._pace.rest()
-        again = (await self._look(list(found))).sales if found else {}
-        changed = {sku for sku in found if again.get(sku) != sales[sku]}  # these may be of another sale
+                await self._journals.pace.rest()
+        await self._journals.pace.rest()
+        now, _ = _read_of(await self._journals.now(found))
+        changed = {sku for sku in found if sku not in now or now[sku].sale != there[sku].sale}  # others' events
         if ahead := [sku for sku in missed if sku not in changed]:
             raise _ahead(ahead, given)
         messages = [one for sku, some in found.items() if sku not in changed for one in some]
@@ -129,42 +107,24 @@ class Pull:
         more = bool(changed) or any(sku not in kept or kept[sku].entry != last[sku] for sku in behind)
         return Pulled(messages, _text(kept), more, sorted(unread))
 
-    async def _look_within(self, skus: Sequence[str], within_s: float) -> Ends:
-        if not within_s:
-            return await self._look(skus)
-        async with self._looking:
-            since, key = time.monotonic() - within_s, tuple(skus)
-            self._looked = {one: found for one, found in self._looked.items() if found[0] > since}
-            if key not in self._looked:
-                self._looked[key] = time.monotonic(), await self._look(skus)
-            return self._looked[key][1]
 
-    async def _look(self, skus: Sequence[str]) -> Ends:
-        """Look at the ends of these journals. Raises for the only one."""
-        sales, last, unread = dict[str, str](), dict[str, str | None](), list[str]()
-        for first in range(0, len(skus), _SKUS_AT_ONCE):
-            page = skus[first : first + _SKUS_AT_ONCE]
-            outboxes, levels = await self._store.outbox(page), await self._store.levels(page)
-            for sku in page:
-                outbox, level = outboxes[sku], levels[sku]
-                if isinstance(level, Level) and isinstance(outbox, Outbox):
-                    sales[sku], last[sku] = outbox.sale, level.last_entry
-                    continue
-                error = next(one for one in (level, outbox) if isinstance(one, StockError))
-                if len(skus) == 1 or not isinstance(error, StockCorrupt | UnknownItem):
-                    raise error
-                unread += [] if isinstance(error, UnknownItem) else [sku]  # it was removed a moment ago
-        return Ends(sales, last, unread)
-
-    async def _page(self, sku: str, place: Place | None, limit: int, *, read: bool) -> list[Message]:
-        """The events behind a place, which was `read` just now, or else must be there: it raises `_Missed`."""
-        if place is None or read:
-            events = await self._store.journal(sku, after=place.entry if place else None, limit=limit)
+def _read_of(levels: Levels) -> tuple[dict[str, Level], list[str]]:
+    """Divide items into those that can be read, and those that can't. Raises for the only one."""
+    there, unread = dict[str, Level](), list[str]()
+    for sku, level in levels.items():
+        if isinstance(level, Level):
+            there[sku] = level
+        elif len(levels) == 1 or not isinstance(level, StockCorrupt | UnknownItem):
+            raise level
         else:
-            events = await self._store.journal(sku, after=before(place.entry) or None, limit=limit + 1)
-            if not events or events.pop(0).entry != place.entry:
-                raise _Missed
-        return [Message.of(event, await self._references.of(event)) for event in events]
+            unread += [] if isinstance(level, UnknownItem) else [sku]  # it was removed a moment ago
+    return there, unread
+
+
+def _is_ahead(place: Place, level: Level | None) -> bool:
+    """Whether an item's journal ends before a place, or its sale is one before that of the place."""
+    at = _number(place.sale), rank(place.entry)
+    return level is not None and at > (_number(level.sale), rank(level.last_entry or ""))
 
 
 def _ahead(skus: Sequence[str], places: Mapping[str, Place]) -> CursorAhead:

@@ -5,48 +5,44 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
 from app.errors import EXPECTED, FenceRefused, ForeignFence, StockChanged, StockCorrupt, StockError
+from app.journals import EVERY_S, PAGE, EntryMissing, Journals, in_pages, page, pages, rank
 from app.outbox.feed import Chain, Feed, Pending
 from app.outbox.gate import Gate
-from app.outbox.pace import Pace
 from app.outbox.receiver import Receiver
-from app.outbox.state import Parked, Wish, rank
-from app.stock import Fence, Level, Outbox, StockStore
+from app.outbox.state import Parked, Wish
+from app.stock import Fence, Level, Outbox
 from fencelock import LockLost
 
 _log = logging.getLogger(__name__)
 
 _WINDOW: Final = 2000  # events that are read and not yet delivered
 _PARKED_MAX: Final = 1000  # orders; then the cursors stand
-_PAGE: Final = 200
 _TOP_UP_S: Final = 0.05
-_ALL_EVERY_S: Final = 1.0
-_SAVE_EVERY_S: Final = 1.0
-_SKUS_AT_ONCE: Final = 100
-_REST: Final = 20  # times as long as it worked, while buyers wait here: as the auditor
-_IDLE_REST: Final = 2
-_REST_MAX_S: Final = 2.0
-_ALL_REST_MAX_S: Final = 5.0  # between looks at all items: new ones, and an operator's wish, are noticed in seconds
+_OLDER: Final = (
+    "the store has come back older than it was, and lacks events that were sent: compare the orders with the "
+    "receiver's, and say from where on to send (`seckill orders replay --since`)"
+)
 
 
 class Reader:
     """Reads the journals under the sender's grant. New events and those whose time has come are put into `ready`."""
 
-    def __init__(self, store: StockStore, receiver: Receiver, fence: Fence, gate: Gate, pace: Pace) -> None:
-        self._store = store
+    def __init__(self, journals: Journals, receiver: Receiver, fence: Fence, gate: Gate) -> None:
+        self._journals = journals
+        self._store = journals.store
         self._receiver = receiver
         self._fence = fence
         self._gate = gate
-        self._pace = pace
         self.feeds: dict[str, Feed] = {}
         self.ready: asyncio.Queue[Chain] = asyncio.Queue()
         self._superseded: FenceRefused | None = None  # by a later sender
-        self._looked_at_all = 0.0
-        self._rested_s = 0.0  # so far
+        self._looked_at = 0.0
+        self._rung: str | None = None  # by an operator, last
         self._odd: dict[str, str] = {}  # items that could not be looked at, and why
         self._said: dict[str, dict[str, str]] = {}  # what can't be done, for which items, and why, as the log has it
 
@@ -56,17 +52,69 @@ class Reader:
         return tuple(sorted({sku for items in self._said.values() for sku in items}))
 
     async def read(self) -> None:
-        """Look for new events, and read those for which there is room."""
-        if time.monotonic() > self._looked_at_all:
-            began, rested_s = time.monotonic(), self._rested_s
-            await self._look_at_all()
-            worked_s = time.monotonic() - began - (self._rested_s - rested_s)
-            rest_s = min(_ALL_REST_MAX_S, _REST * worked_s)
-            self._looked_at_all = time.monotonic() + max(_ALL_EVERY_S, rest_s)
-        else:
-            await self._look_at_ends(list(self.feeds))
+        """Read new events as they come, those for which there is room, and do as operators ask."""
+        with self._journals.followed() as follower:
+            whole = True
+            while True:
+                await self._take(await follower.moved(EVERY_S if whole else 0.0))
+                if time.monotonic() >= self._looked_at + EVERY_S:
+                    await self._look_around()
+                whole = await self._read_all()
+
+    async def _take(self, skus: set[str]) -> None:
+        """Take in where the journals of these items end, and begin to read those that are new."""
+        begun = set[str]()
+        for sku in skus:
+            level, feed = self._journals.levels.get(sku), self.feeds.get(sku)
+            self._odd.pop(sku, None)
+            if isinstance(level, Level):
+                if feed is None or feed.outbox.sale != level.sale:
+                    begun.add(sku)
+                else:
+                    feed.last = level.last_entry or ""
+            elif isinstance(level, StockCorrupt):
+                self._odd[sku] = str(level)
+            elif level is None:
+                self.feeds.pop(sku, None)
+        await self._look(begun)
+
+    async def _look(self, skus: Collection[str]) -> None:
+        """Read the notes on some items: begin with those that are new, or in a new sale, and grant wishes."""
+        for some in in_pages(skus):
+            began = time.monotonic()
+            for sku, outbox in (await self._store.outbox(some, self._receiver.name)).items():
+                feed, level = self.feeds.get(sku), self._journals.levels.get(sku)
+                if isinstance(outbox, StockError):
+                    if isinstance(outbox, StockCorrupt):
+                        self._odd[sku] = str(outbox)
+                    continue
+                self._odd.pop(sku, None)
+                if feed is None or feed.outbox.sale != outbox.sale:
+                    feed = self.feeds[sku] = Feed.of(sku, outbox, self._receiver.kinds)
+                    feed.last = (level.last_entry or "") if isinstance(level, Level) else feed.read_to
+                if outbox.wish:
+                    with _apart(sku, self._odd):
+                        await self._grant_wish(feed, outbox)
+            await self._journals.pace.rest_since(began)
+
+    async def _look_around(self) -> None:
+        """Look each second at what no journal tells: whether an operator asks for something, and how much waits."""
+        self._looked_at = time.monotonic()
+        there = [sku for sku, level in self._journals.levels.items() if isinstance(level, Level)]
+        rung = Wish.rung(await self._store.notices({}), self._receiver.name)
+        # Besides, those that could not be read, or that an operator has to unfence.
+        await self._look([sku for sku in there if rung != self._rung or sku not in self.feeds or sku in self._odd])
+        self._rung = rung
+        for feed in list(self.feeds.values()):
+            feed.waiting = 0  # beyond those in the window
+            if feed.last != feed.read_to:
+                with _apart(feed.sku, self._odd):
+                    feed.waiting = max(0, await self._store.count_entries(feed.sku) - feed.state.count)
+
+    async def _read_all(self) -> bool:
+        """Read the journals; return whether to their ends, or else there was no room for so long that others wait."""
         await self._claim_all()
-        odd = self._odd.copy()
+        odd, whole = self._odd.copy(), True
         while behind := [
             feed for feed in self.feeds.values() if feed.claimed and feed.last != feed.read_to and feed.sku not in odd
         ]:
@@ -75,13 +123,14 @@ class Reader:
                     break
                 with _apart(feed.sku, odd):
                     await self._read_page(feed)
-                await self._pace.rest()
+                await self._journals.pace.rest()
             if not self._has_room:
-                await asyncio.sleep(_TOP_UP_S if self._gate.is_open else _ALL_EVERY_S)
-                if time.monotonic() > self._looked_at_all:
-                    odd = self._said.get("read", {}) | odd  # some were not tried
+                await asyncio.sleep(_TOP_UP_S if self._gate.is_open else EVERY_S)
+                if time.monotonic() >= self._looked_at + EVERY_S:
+                    odd, whole = self._said.get("read", {}) | odd, False  # some were not tried
                     break
         self._say("read", odd)
+        return whole
 
     @property
     def has_fresh(self) -> bool:
@@ -92,50 +141,7 @@ class Reader:
     def _has_room(self) -> bool:
         feeds = self.feeds.values()
         parked = sum(len(feed.state.parked) for feed in feeds)
-        return parked < _PARKED_MAX and sum(len(feed.window) for feed in feeds) + _PAGE <= _WINDOW
-
-    async def _look_at_all(self) -> None:
-        """Find new items, new sales, and what operators have asked for."""
-        self._odd, skus = {}, await self._store.items()
-        for sku in self.feeds.keys() - set(skus):
-            del self.feeds[sku]
-        for first in range(0, len(skus), _SKUS_AT_ONCE):
-            page = skus[first : first + _SKUS_AT_ONCE]
-            began = time.monotonic()
-            for sku, outbox in (await self._store.outbox(page, self._receiver.name)).items():
-                feed = self.feeds.get(sku)
-                if isinstance(outbox, StockError):
-                    if isinstance(outbox, StockCorrupt):
-                        self._odd[sku] = str(outbox)
-                    continue
-                if feed is None or feed.outbox.sale != outbox.sale:
-                    feed = self.feeds[sku] = Feed.of(sku, outbox, self._receiver.kinds)
-                if outbox.wish:
-                    with _apart(sku, self._odd):
-                        await self._grant_wish(feed, outbox)
-            await self._look_at_ends(page)
-            for sku in page:
-                feed = self.feeds.get(sku)
-                if feed is not None:
-                    behind = feed.last != feed.state.cursor
-                    with _apart(sku, self._odd):
-                        feed.waiting = max(0, await self._store.count_entries(sku) - feed.state.count) if behind else 0
-            await self._rest(began)
-
-    async def _look_at_ends(self, skus: list[str]) -> None:
-        for first in range(0, len(skus), _SKUS_AT_ONCE):
-            began = time.monotonic()
-            for sku, level in (await self._store.levels(skus[first : first + _SKUS_AT_ONCE])).items():
-                feed = self.feeds.get(sku)
-                if feed is not None and isinstance(level, Level):
-                    feed.last = level.last_entry or feed.read_to
-                    behind = rank(level.last_entry or "") < rank(feed.state.cursor)
-                    if behind and level.sale == feed.outbox.sale:  # nothing is sent until it is longer again
-                        self._odd[sku] = "the store has come back older than it was: it lacks events that were sent"
-                elif isinstance(level, StockCorrupt):
-                    self._odd[sku] = str(level)
-            if len(skus) > _SKUS_AT_ONCE:
-                await self._rest(began)
+        return parked < _PARKED_MAX and sum(len(feed.window) for feed in feeds) + PAGE <= _WINDOW
 
     async def _claim_all(self) -> None:
         """Make sure that events are ours to send, before the first one of an item is: the store takes a note of us.
@@ -147,22 +153,24 @@ class Reader:
                 began = time.monotonic()
                 with _apart(feed.sku, self._odd):
                     await self._save_one(feed)
-                await self._rest(began)
+                await self._journals.pace.rest_since(began)
 
     async def _read_page(self, feed: Feed) -> None:
-        page = await self._store.journal(feed.sku, after=feed.read_to or None, limit=_PAGE)
-        if self.feeds.get(feed.sku) is not feed:
-            return
-        if not page:
-            if rank(feed.last) <= rank(feed.read_to):  # it was read to its end, and looked at before that
-                feed.last = feed.read_to
-            else:  # a new sale, whose entries are not behind those of the one before
+        try:
+            found = await page(self._store, feed.sku, feed.read_to)
+        except EntryMissing as error:
+            (outbox,) = (await self._store.outbox([feed.sku], self._receiver.name)).values()
+            if isinstance(outbox, StockError) or outbox.sale == feed.outbox.sale:
+                raise StockCorrupt(_OLDER) from error
+            if self.feeds.get(feed.sku) is feed:  # a new sale has begun
                 del self.feeds[feed.sku]
             return
-        for event in page:
+        if self.feeds.get(feed.sku) is not feed:
+            return
+        for event in found:
             if (chain := feed.take(event)) is not None:
                 self.ready.put_nowait(chain)
-        if len(page) < _PAGE:
+        if len(found) < PAGE:
             feed.last = feed.read_to
 
     async def _grant_wish(self, feed: Feed, outbox: Outbox) -> None:
@@ -189,13 +197,12 @@ class Reader:
         """Find the last entry that is there behind which a wish begins ("": none), and count those up to it."""
         if wish.since is not None:
             rank(wish.since)  # raises
-        found, count, before = "", 0, math.inf if wish.at is None else wish.at
-        while page := await self._store.journal(sku, after=found or None, until=wish.since, limit=_PAGE):
-            for event in page:
-                if event.at >= before:
+        found, count, first_at = "", 0, math.inf if wish.at is None else wish.at
+        async for some in pages(self._store, sku, until=wish.since, pace=self._journals.pace):
+            for event in some:
+                if event.at >= first_at:
                     return found, count
                 found, count = event.entry, count + 1
-            await self._pace.rest()
         return found, count
 
     async def retry(self) -> None:
@@ -231,7 +238,7 @@ class Reader:
     async def save_forever(self) -> None:
         """Note each second how far the events have left. Raises `FenceRefused` if a later sender has been here."""
         while True:
-            await asyncio.sleep(_SAVE_EVERY_S)
+            await asyncio.sleep(EVERY_S)
             if self._superseded is not None:
                 raise self._superseded
             try:
@@ -271,11 +278,6 @@ class Reader:
         except BaseException:
             feed.dirty = True
             raise
-
-    async def _rest(self, began: float) -> None:
-        ended = time.monotonic()
-        await asyncio.sleep(min(_REST_MAX_S, (ended - began) * (_REST if self._pace.busy() else _IDLE_REST)))
-        self._rested_s += time.monotonic() - ended
 
     def _say(self, what: str, odd: dict[str, str]) -> None:
         """Warn of each item with which something can't be done, once for each reason, and say when it can be."""

@@ -1,8 +1,23 @@
 """A sender: the one instance that delivers the events of all journals to a receiver, at least once, in order per order.
 
-It follows each journal from a cursor that the store keeps. An order whose event is refused while others get through is
-parked, with a back-off of its own. When nobody gets through, the receiver is away: then the cursors stand, and one
-event is tried now and then.
+    journals --reader--> chain of an order --gate--> request --> receiver
+                  |                                     |
+    store <-------+-- cursor, parked, dead: saved ------+
+
+The next event of an order:
+
+    waits --2xx------------------------------------> delivered: the cursor may move on
+      |                                                  ^
+      +-- refused, while others get through --> parked --+-- refused for `give_up_s` --> dead: the next one is tried
+      |
+      +-- nobody gets through: the receiver is away; cursors stand, and one event is tried now and then
+
+Trust: the lock `!sender` only keeps two senders from working side by side. A sender that was paused may still have
+requests under way while the next one sends, so an event may come twice. Its notes are fenced by its grant's token: a
+later sender's are never overwritten, and `FenceRefused` ends its term.
+
+Failures: after a death the next sender begins at the saved cursor, and sends the last second's events again. While the
+store is away nothing is read or saved. An item whose journal can't be read is stuck, and delays no other one.
 """
 
 import asyncio
@@ -10,31 +25,32 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from typing_extensions import override
+
 from app.errors import EXPECTED, FenceRefused, StockCorrupt
 from app.forever import end, run_forever
-from app.locks.fallback import degraded
+from app.journals import Journals
+from app.office import Office, holding
 from app.orders import OrderId
 from app.outbox.endpoint import Result
 from app.outbox.feed import Chain
 from app.outbox.gate import Gate
 from app.outbox.message import Message
-from app.outbox.pace import Pace
 from app.outbox.reader import Reader
 from app.outbox.references import References
 from app.outbox.state import Parked
 from app.outbox.webhook import Webhook
-from app.stock import Fence, StockStore
+from app.stock import Fence
 from app.telemetry.observer import Observer
-from fencelock import AsyncLocks
+from fencelock import AsyncLocks, Grant
 
 _log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 20  # requests that are on their way
-_LOOK_EVERY_S: Final = 0.2
 _RETRY_EVERY_S: Final = 0.2
 _SLICE: Final = 50  # events that are written in one turn of the loop
 _AGAIN_S: Final = 1.0
@@ -48,81 +64,74 @@ Load = list[tuple[Chain, int]]  # the first events of some orders, so many of ea
 
 @dataclass(frozen=True, slots=True)
 class OutboxView:
-    """A sender's state, for people and metrics.
-
-    `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
-    `away_s`: since when none has got through although some were tried; `stuck`: items that it can't read or note.
-    """
+    """A sender's state, for people and metrics."""
 
     sends: bool = False
-    waiting: int = 0
-    parked: int = 0
-    dead: int = 0
-    oldest_s: float = 0.0
-    away_s: float = 0.0
-    stuck: tuple[str, ...] = ()
+    waiting: int = 0  # events behind the cursors
+    parked: int = 0  # orders
+    dead: int = 0  # events
+    oldest_s: float = 0.0  # age of the first event that waits
+    away_s: float = 0.0  # how long none has got through although some were tried
+    stuck: tuple[str, ...] = ()  # items that it can't read or note
 
 
-class Sender:
-    """A candidate for the office of a receiver's sender, and the sender once it has the lock. Lives on one event loop.
+class Sender(Office[Grant, "_Sending"]):
+    """A candidate for the office of a receiver's sender, and the sender once it has the lock.
 
     `lock`: the lock's name; `retry_s`: the first wait after a failure, which doubles up to four hours; `give_up_s`: how
-    long an event is tried; `pace`: one for all senders of an instance.
+    long an event is tried.
     """
 
     def __init__(
         self,
         locks: AsyncLocks,
         lock: str,
-        store: StockStore,
+        journals: Journals,
         observer: Observer,
         webhook: Webhook,
         *,
         retry_s: float,
         give_up_s: float,
-        pace: Pace,
     ) -> None:
+        super().__init__(f"sender {webhook.receiver.suffix}".rstrip(), lambda: holding(locks, lock))
         self._locks = locks
-        self._lock = lock
-        self.store = store
+        self.lock = lock
+        self.journals = journals
         self.observer = observer
         self.webhook = webhook
         self.retry_s = retry_s
         self.give_up_s = give_up_s
-        self.pace = pace
         self.receiver = webhook.receiver
-        self._office: _Office | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._said = ""
+        self.said = ""
 
-    def start(self) -> None:
-        """Stand for the office."""
-        standing = run_forever(self._stand, every_s=_AGAIN_S, log=_log, what="sending events")
-        self._task = asyncio.get_running_loop().create_task(standing, name=f"sender {self.receiver.suffix}".rstrip())
+    @override
+    def begin(self, grant: Grant) -> "_Sending":
+        # Where a lock gives no token that grows, its grants can't be told apart.
+        fencing = self._locks.guarantees.fencing
+        return _Sending(self, Fence(grant.token, grant.source) if fencing else Fence(1, "unfenced"), grant)
 
+    @override
     async def close(self) -> None:
-        """Note how far we have come, and give the office up."""
         try:
-            if self._task is not None:
-                await end(self._task)
+            await super().close()
         finally:
             await self.webhook.close()
 
     @property
     def view(self) -> OutboxView:
         """The sender's state, if this instance is the sender."""
-        return self._office.view if self._office is not None else OutboxView()
+        return self.work.view if self.work is not None else OutboxView()
 
     @property
+    @override
     def figures(self) -> dict[str, float]:
-        """The `view` as figures for `/metrics`."""
         view = self.view
         own = {"waiting": view.waiting, "parked": view.parked, "dead": view.dead, "stuck": len(view.stuck)}
         return {"sender": view.sends, **own, "oldest_seconds": view.oldest_s, "away_seconds": view.away_s}
 
     @property
+    @override
     def warnings(self) -> list[str]:
-        """Warnings for the operator, in sentences."""
         view, found = self.view, []
         whose = f"the receiver {self.receiver.name}" if self.receiver.suffix else "the receiver of events"
         if view.away_s > _WARN_AFTER_S:
@@ -135,35 +144,17 @@ class Sender:
             found.append(f"events{to} of {len(view.stuck)} items can't be read or noted (see the log): {named}")
         return found
 
-    async def _stand(self) -> None:
-        async with self._locks.lock(self._lock).holding(cancel_on_lost=True) as grant:
-            if degraded(self._locks):
-                return  # a fallback gives everybody a grant
-            # Where a lock gives no token that grows, its grants can't be told apart.
-            fencing = self._locks.guarantees.fencing
-            fence = Fence(grant.token, grant.source) if fencing else Fence(1, "unfenced")
-            self._office = _Office(self, fence, lambda: grant.lost)
-            _log.info("this instance sends the events to %s", self.webhook.where)
-            try:
-                await self._office.run()
-            except FenceRefused as error:
-                if str(error) != self._said:
-                    _log.warning("this instance can't send events: %s", error)
-                    self._said = str(error)
-            finally:
-                self._office = None
 
-
-class _Office:
+class _Sending:
     """The sender's work under one grant."""
 
-    def __init__(self, sender: Sender, fence: Fence, lost: Callable[[], bool]) -> None:
+    def __init__(self, sender: Sender, fence: Fence, grant: Grant) -> None:
         self._sender = sender
-        self._lost = lost
+        self._grant = grant
         self.gate = Gate(sender.webhook, sender.retry_s, sender.observer)
-        self.pace = sender.pace
-        self.reader = Reader(sender.store, sender.receiver, fence, self.gate, self.pace)
-        self._references = References(sender.store)
+        self.pace = sender.journals.pace
+        self.reader = Reader(sender.journals, sender.receiver, fence, self.gate)
+        self._references = References(sender.journals.store)
         self._fits = sender.webhook.batch  # into a request, as far as we know
 
     @property
@@ -183,13 +174,22 @@ class _Office:
         )
 
     async def run(self) -> None:
-        """Send, until the lock is lost. Raises `FenceRefused` if a later sender has been here."""
+        """Send, until the lock is lost, or a later sender has been here."""
+        _log.info("events are sent to %s", self._sender.webhook.where)
+        try:
+            await self._run()
+        except FenceRefused as error:
+            if str(error) != self._sender.said:
+                self._sender.said = str(error)
+                _log.warning("this instance can't send events: %s", error)
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         forever: dict[str, Any] = {"log": _log, "what": "sending events"}
         work: list[tuple[str, Coroutine[Any, Any, Any]]] = [("sender's lane", self._lane()) for _ in range(AT_ONCE)]
         work += [
             ("sender saves", self.reader.save_forever()),
-            ("sender reads", run_forever(self.reader.read, every_s=_LOOK_EVERY_S, **forever)),
+            ("sender reads", run_forever(self.reader.read, every_s=_AGAIN_S, **forever)),
             ("sender retries", run_forever(self.reader.retry, every_s=_RETRY_EVERY_S, **forever)),
         ]
         tasks = [loop.create_task(self.pace.counted(one), name=name) for name, one in work]
@@ -201,12 +201,12 @@ class _Office:
             try:
                 await end(*tasks)
             finally:
-                if not self._lost():
+                if not self._grant.lost:
                     with contextlib.suppress(*EXPECTED):
                         await self.reader.save()
 
     async def _lane(self) -> None:
-        while not self._lost():
+        while not self._grant.lost:
             load = self._load(await self.reader.ready.get())
             chains = [chain for chain, _ in load]
             try:
@@ -257,7 +257,7 @@ class _Office:
         probe = await self.gate.admitted()
         try:
             load = self._current(load)
-            if self._lost() or not load:
+            if self._grant.lost or not load:
                 return []
             if probe and load[0][0].parked is not None and self.reader.has_fresh:
                 del load[0][0].feed.chains[load[0][0].order]  # its turn comes when the gate is open

@@ -1,17 +1,17 @@
 """A sender's progress through an item's journal, as it is kept in the store."""
 
 import json
-import re
+import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from app.errors import StockError
+from app.journals import rank
 from app.orders import Event
 from app.stock import DEFAULT_RECEIVER, StockStore
 
-# In canonical form, and within what a store can compare.
-_ENTRY: Final = re.compile(r"(0|[1-9][0-9]{0,18})(-(0|[1-9][0-9]{0,18}))?")
-_LAST_OF_MS: Final = 2**64 - 1  # of a stream's entries
+_BELL: Final = "wish/"  # on the board, before a receiver's name
 _DEAD_MAX: Final = 1000  # of an item; those before them can be sent again by `replay --since`
 
 
@@ -24,22 +24,17 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Parked:
-    """An order whose event the receiver refuses while others get through.
-
-    `places`: of the events that wait, the refused one first; `at`: when that one happened; `since`: when it was
-    refused first, and `due`: when it is tried again, in seconds since 1970, `wait_s` after it was refused last;
-    `again`: whether it was given another chance after the receiver had been away.
-    """
+    """An order whose event the receiver refuses while others get through. Times are in seconds since 1970."""
 
     order: str
-    places: list[Place]
-    at: float
+    places: list[Place]  # of the events that wait, the refused one first
+    at: float  # when that one happened
     tries: int
-    since: float
-    due: float
+    since: float  # when it was refused first
+    due: float  # when it is tried again
     why: str
-    again: bool = False
-    wait_s: float = 0.0
+    again: bool = False  # it got another chance after the receiver had been away
+    wait_s: float = 0.0  # between its last refusal and `due`
 
     def is_due(self, now: float) -> bool:
         """Return whether it is to be tried: its time has come, or was set by a clock that was ahead."""
@@ -58,17 +53,13 @@ class Dead(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """All events up to the `cursor` ("": none yet) were delivered, or are of orders that are parked, or are dead.
+    """A receiver's progress in an item: events up to the cursor were delivered, or are parked or dead."""
 
-    `count`: how many entries of the journal that are; `kinds`: of the events that the receiver wants, None: all. Others
-    count as delivered.
-    """
-
-    cursor: str = ""
-    count: int = 0
+    cursor: str = ""  # an entry; "": none yet
+    count: int = 0  # of the entries up to it
     parked: dict[str, Parked] = field(default_factory=dict)
     dead: list[Dead] = field(default_factory=list)
-    kinds: frozenset[str] | None = None
+    kinds: frozenset[str] | None = None  # of the events that the receiver wants; None: all. Others count as delivered
 
     def wants(self, event: Event) -> bool:
         """Return whether the receiver wants an event."""
@@ -127,21 +118,6 @@ class State:
         return cls(found["cursor"], found["count"], {one.order: one for one in parked}, dead, kinds)
 
 
-def rank(entry: str) -> tuple[int, ...]:
-    """Return the key that orders a journal's entries, "" first. Raises `ValueError` for a text that is no entry."""
-    if entry and not _ENTRY.fullmatch(entry):
-        raise ValueError(f"not an entry: {entry!r}")
-    return tuple(int(part) for part in entry.split("-")) if entry else (0,)
-
-
-def before(entry: str) -> str:
-    """Return a place behind which an entry is the first that there can be ("": the beginning)."""
-    *ms, last = rank(entry)
-    if last:
-        return "-".join(map(str, (*ms, last - 1)))
-    return f"{ms[0] - 1}-{_LAST_OF_MS}" if ms and ms[0] else ""
-
-
 class Wish(NamedTuple):
     """An operator's wish: that the sender begins again behind the entry `since`, or tries the dead letters.
 
@@ -157,8 +133,14 @@ class Wish(NamedTuple):
         """Ask a receiver's sender for this, and for what it was asked before and has not yet seen."""
         while not isinstance(found := (await store.outbox([sku], receiver))[sku], StockError):
             if await store.ask_sender(sku, self._with(found.wish).to_text(), receiver, instead_of=found.wish):
+                await store.notices({_BELL + receiver: secrets.token_hex(8)})
                 return
         raise found
+
+    @staticmethod
+    def rung(board: Mapping[str, str], receiver: str) -> str:
+        """The text on the board that is another one when a receiver's sender was asked for something, "" if none is."""
+        return board.get(_BELL + receiver, "")
 
     def _with(self, text: str) -> "Wish":
         try:

@@ -20,7 +20,7 @@ from app.audit import Auditor, AuditVerdict
 from app.audit import auditor as auditor_module
 from app.orders import Answer, Cancel, Hold
 from app.stock.redis.keys import Keys
-from app.stock.watermark import tag_of
+from app.stock.values import tag_of
 from app.telemetry.metrics import Metrics
 from app.wiring import open_sale
 from fencelock import LockUnavailable
@@ -326,6 +326,27 @@ async def test_an_old_order_that_vanishes_is_found(
     raw.close()
 
 
+async def test_items_that_nobody_buys_take_turns(
+    audited: Audited, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only some of them are looked at in a round; what is wrong with one is found when its turn comes."""
+    monkeypatch.setattr(auditor_module, "_FEW", 1)
+    raw: Any = redis.Redis.from_url(valkey.url)
+    async with audited(valkey) as (one, auditor):
+        for sku in ("cap", "lamp", "pen"):
+            await one.set_stock(sku, 5)
+        await eventually_async(lambda: auditor.verdict, "all are known", until=lambda said: said and said.items == 4)
+        for sku in ("pen", "cap"):
+            raw.decr(Keys(sku).stock)
+            wrong = {sku: 1}
+            await eventually_async(
+                lambda: auditor.verdict, sku, until=lambda said, wrong=wrong: said and said.violations == wrong
+            )
+            raw.incr(Keys(sku).stock)
+            assert (await a_round(auditor)).consistent
+    raw.close()
+
+
 async def test_a_verdict_expires(audited: Audited, valkey: Valkey) -> None:
     """A verdict older than three intervals is no longer shown: its auditor may have died since, with no successor."""
     async with audited(valkey, audit_interval_s=3600) as (_, auditor):
@@ -350,7 +371,7 @@ async def test_the_auditors_clock_is_another(
     monkeypatch.setattr(AsyncLeadership, "proclaim", by_another_clock)
     async with audited(valkey) as (_, auditor):
         await eventually_async(lambda: auditor.fresh_verdict, "a round")
-        auditor._heard_at -= 4 * auditor._every_s
+        auditor._heard_at -= 4 * auditor.every_s
         assert auditor.verdict and not auditor.fresh_verdict
         await eventually_async(lambda: auditor.fresh_verdict, "another round")
 
@@ -398,10 +419,10 @@ async def test_one_that_loses_the_office_stands_again(
             monkeypatch.setattr(AsyncLeadership, "record", in_vain)
             await buy(one, 1)
             await asyncio.wait_for(writing.wait(), 4 * WITHIN_S)
-            await eventually_async(lambda: auditor._leadership is None, "it has given the office up")
+            await eventually_async(lambda: auditor.work is None, "it has given the office up")
             path.restore()
             assert (await a_round(auditor)).orders == 1
-            assert auditor.leads
+            assert auditor.in_office
 
 
 async def test_an_away_store_is_no_verdict(audited: Audited) -> None:
@@ -443,10 +464,11 @@ async def test_an_auditor_that_is_cancelled_twice_resigns(
         assert auditor is not None
 
         async def leads() -> bool:
-            return auditor.leads
+            return auditor.in_office
 
         await eventually_async(leads, "it is the auditor")
-        task = auditor._tasks[1]
+        task = auditor._task
+        assert task is not None
         task.cancel()
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -473,7 +495,7 @@ async def test_a_stop_that_is_cancelled_leaves_no_office_taken(
 
             async def leads() -> bool:
                 assert sale.auditor is not None
-                return sale.auditor.leads and sale.senders[0].view.sends
+                return sale.auditor.in_office and sale.senders[0].view.sends
 
             await eventually_async(leads, "it has both offices")
             let_go.set()

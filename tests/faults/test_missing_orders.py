@@ -17,12 +17,11 @@ from typing import Any, Protocol
 import pytest
 import redis
 
-from app.audit import Auditor
 from app.audit import auditor as auditor_module
 from app.audit import record as record_module
 from app.errors import ItemBlocked, StockBehind, StockUnavailable
 from app.orders import Answer, Outcome, Purchase
-from app.stock.redis.keys import Keys, mark_of
+from app.stock.redis.keys import Keys
 from fencelock import LockUnavailable
 from fencelock.election import AsyncLeadership
 from fencelock.etcd.backend import EtcdBackend
@@ -117,7 +116,8 @@ def last_mark(valkey: Valkey, sku: str) -> str:
     """Return the mark of the last order in the store."""
     with redis.Redis.from_url(valkey.url, decode_responses=True) as raw:
         generation, last, tag = raw.hmget(Keys(sku).fence, "generation", "last", "tag")
-    return mark_of((generation, last, tag))
+    ms, _, seq = last.partition("-")
+    return f"{generation:0>16}/{ms:0>16}-{seq:0>16}/{tag}"
 
 
 async def put_on_sale(one: Counter, *skus: str) -> None:
@@ -139,7 +139,7 @@ async def halted(skus: Sequence[str], *instances: Counter) -> None:
 
 
 async def leading(one: Counter) -> None:
-    await eventually_async(lambda: one.auditor.leads, "it is the auditor")
+    await eventually_async(lambda: one.auditor.in_office, "it is the auditor")
 
 
 async def ready(one: Counter, stock: str) -> None:
@@ -263,7 +263,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
                 with pytest.raises(ItemBlocked):
                     await newcomer.submit(Purchase(sku="phone"))
                 await sold(newcomer, "case")
-                assert not newcomer.auditor.leads
+                assert not newcomer.auditor.in_office
                 assert (await newcomer.level("phone")).lucky == 1
 
 
@@ -287,7 +287,7 @@ async def test_a_loss_is_accepted_while_nobody_is_the_auditor(
             await eventually_async(lambda: not one.auditor.fresh_verdict, "it is heard no more")
             with pytest.raises(ItemBlocked):
                 await one.submit(Purchase(sku="phone"))
-            assert not one.auditor.leads
+            assert not one.auditor.in_office
             await operator.accept_loss("phone")
             await sold_again(one)
 
@@ -447,18 +447,18 @@ async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
         async with open_one(instance="second") as second:
             put_back()
             await halted(["phone"], first, second)
-            look = Auditor._look_for_missing
+            look = auditor_module._Auditing._look_for_missing
 
-            async def not_yet(self: Auditor) -> None:
+            async def not_yet(*_: object) -> None:
                 raise StockUnavailable("no answer")
 
-            monkeypatch.setattr(Auditor, "_look_for_missing", not_yet)
+            monkeypatch.setattr(auditor_module._Auditing, "_look_for_missing", not_yet)
             await first.auditor.close()
             # The new auditor has read the numbers and the orders.
             await eventually_async(lambda: second.auditor.verdict, until=lambda verdict: verdict.auditor == "second")
             assert second.auditor.verdict.missing == ("phone",)
             await second.accept_loss("phone")
-            monkeypatch.setattr(Auditor, "_look_for_missing", look)
+            monkeypatch.setattr(auditor_module._Auditing, "_look_for_missing", look)
             await halted([], second)
             await sold(second, "phone")
 

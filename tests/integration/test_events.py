@@ -12,9 +12,9 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from app.journals import before
+from app.orders import Hold
 from app.outbox.pull import ITEMS_MAX, Place, Pull, _parsed, _text
-from app.outbox.state import before
-from app.stock.mysql.guards import MySqlStockStore
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.contract.test_stores import MySqlSystem, RedisSystem
@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=["valkey", "mariadb"])
 def system(request: pytest.FixtureRequest) -> RedisSystem | MySqlSystem:
     server: Valkey | MariaDB = request.getfixturevalue(request.param)
-    return RedisSystem(server) if isinstance(server, Valkey) else MySqlSystem(server, MySqlStockStore)
+    return RedisSystem(server) if isinstance(server, Valkey) else MySqlSystem(server, "fence")
 
 
 @asynccontextmanager
@@ -291,15 +291,9 @@ async def test_a_stream_of_more_and_more_items(etcd: EtcdMember, valkey: Valkey)
         assert all(name.startswith("item-") for name in names)
 
 
-async def test_streams_share_their_looks(etcd: EtcdMember, store: str) -> None:
-    """Idle streams cost little: one look for all of them, and none beyond their share while buyers wait."""
-    asked = list[str]()
-
-    def busy() -> bool:
-        asked.append("busy")
-        return len(asked) < 3
-
-    async with open_sale(settings(etcd.endpoint, store, audit_interval_s=0)) as sale:
+async def test_streams_share_their_looks(etcd: EtcdMember, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams look at the journals together, and only when something has come; a single pull has a look of its own."""
+    async with open_sale(settings(etcd.endpoint, store, audit_interval_s=0), with_auditor=True) as sale:
         await sale.stock.set_stock("lamp", 5)
         looks, levels = 0, sale.store.levels
 
@@ -308,14 +302,23 @@ async def test_streams_share_their_looks(etcd: EtcdMember, store: str) -> None:
             looks += 1
             return await levels(skus)
 
-        sale.store.levels = counted  # type: ignore[method-assign]
-        pull = Pull(sale.store, busy)
-        await asyncio.gather(*(pull.read(["lamp"], "", limit=10, within_s=60) for _ in range(20)))
-        assert looks == 1
-        assert asked == []
-        pull._pace._count(0.02)
-        await pull.read(["lamp"], "", limit=10, within_s=60)
-        assert asked
+        monkeypatch.setattr(sale.store, "levels", counted)
+        pull = Pull(sale.journals)
+        await pull.read(["lamp"], "", limit=10, again=True)
+        await eventually_async(lambda: sale.journals.is_current and sale.journals.levels, "they are followed")
+        looks = 0
+        pages = await asyncio.gather(*(pull.read(["lamp"], "", limit=10, again=True) for _ in range(20)))
+        assert looks == 0
+        await sale.shop.submit(Hold(buyer="ann", sku="lamp"))
+        after = pages[0].next
+
+        async def read() -> Any:
+            return await pull.read(["lamp"], after, limit=10, again=True)
+
+        await eventually_async(read, "the event", until=lambda found: len(found.messages) == 1)
+        looks = 0
+        assert len((await pull.read(["lamp"], after, limit=10)).messages) == 1
+        assert looks == 2  # before the journal is read, and after it
 
 
 async def test_a_stream(etcd: EtcdMember, store: str) -> None:

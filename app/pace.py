@@ -1,4 +1,4 @@
-"""Keeps the senders' work to a share of their instance's time while buyers, who go first, wait there."""
+"""Keeps the work of the offices to a share of their instance's time while buyers, who go first, wait there."""
 
 import asyncio
 import time
@@ -11,12 +11,15 @@ Answer = TypeVar("Answer")
 _SHARE: Final = 0.1  # of one core. With two instances, of which one sends, a twentieth of the sale's
 _BURST_S: Final = 0.01  # that is worked without a rest: a few events cost less than each of them alone
 _DEBT_MAX_S: Final = 1.0
+_REST: Final = 20  # times as long as a look at the store took, while buyers wait here: 5 % of its time at most
+_IDLE_REST: Final = 2  # buyers may wait elsewhere
+_REST_MAX_S: Final = 2.0  # a pause of the whole process looks like work
 
 
 class Pace:
-    """Counts the CPU time of what it is given to do, and says how long to rest for it. Lives on one event loop.
+    """The pace of all offices of an instance. It lives on one event loop.
 
-    `busy`: whether buyers wait.
+    Work that is counted has a share of the CPU; looks at the store have one of the time. `busy`: whether buyers wait.
     """
 
     def __init__(self, busy: Callable[[], bool]) -> None:
@@ -25,7 +28,7 @@ class Pace:
         self._turn = asyncio.Lock()
 
     async def counted(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Do this, and count it."""
+        """Do this, and count the CPU time that it takes."""
         return await self._stepped(work)
 
     @coroutine
@@ -55,6 +58,11 @@ class Pace:
             if self._owed_s > _BURST_S / _SHARE:
                 while self.busy() and self._owed_s > 0:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(self._owed_s)
+
+    async def rest_since(self, began: float) -> None:
+        """Rest after a look at the store that began then, by the monotonic clock: the longer, the longer it took."""
+        worked_s = time.monotonic() - began
+        await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self.busy() else _IDLE_REST)))
 
     @property
     def _owed_s(self) -> float:
