@@ -15,7 +15,9 @@ app = typer.Typer()
 
 _ALL = "all"
 DemoLock = StrEnum("DemoLock", [(name.name, name.value) for name in LockName] + [("ALL", _ALL)])  # type: ignore[misc]
+DemoStore = StrEnum("DemoStore", [(name.name, name.value) for name in StoreName] + [("ALL", _ALL)])  # type: ignore[misc]
 _ETCD = DemoLock("etcd")
+_REDIS = DemoStore("redis")
 _UP_LOCK = LockName("etcd")
 
 Mechanism = StrEnum("Mechanism", [(one.name, one) for kind in (protocol, money) for one in kind.Mechanism])  # type: ignore[misc]
@@ -27,7 +29,8 @@ Ports = Annotated[str, typer.Option(help="Their ports; the next free one is take
 BatchMax = Annotated[
     int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
 ]
-Store = Annotated[StoreName, typer.Option(help="Where the stock is; MySQL means MariaDB.")]
+_STORE = "Where the stock is; MySQL means MariaDB. A lock in the same database is on the same server"
+Store = Annotated[StoreName, typer.Option(help=f"{_STORE}.")]
 BestGuard = Annotated[
     Guard | None,
     typer.Option(
@@ -48,7 +51,7 @@ def demo(
     ports: Ports = "8080,8090",
     batch_max: BatchMax = None,
     lock: Annotated[DemoLock, typer.Option(help="What keeps the instances apart; `all` compares them.")] = _ETCD,
-    store: Store = StoreName.REDIS,
+    store: Annotated[DemoStore, typer.Option(help=f"{_STORE}; `all` compares them.")] = _REDIS,
     guard: BestGuard = None,
     ttl_s: TtlS = 5,
     report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
@@ -58,7 +61,7 @@ def demo(
         typer.Option(min=0, max=100, help="Units are held, and this percentage pays; the others run out or cancel."),
     ] = None,
 ) -> None:
-    """Run the whole sale on this machine: etcd, Valkey or MariaDB, the instances, a rush of buyers, and the audit.
+    """Run the whole sale on this machine: servers of lock and stock, the instances, a rush of buyers, and the audit.
 
     Exit status 0 only if every invariant holds and nobody was refused without cause.
     """
@@ -66,16 +69,18 @@ def demo(
     from lab.demo import demo as one
 
     check_file(report, "--report")
-    compared = lock.value == _ALL
+    locks = list(LockName) if lock.value == _ALL else [LockName(lock.value)]
+    stores = list(StoreName) if store.value == _ALL else [StoreName(store.value)]
+    compared = len(locks) > 1 or len(stores) > 1
     if compared and pay is not None:
-        raise typer.BadParameter("with one lock only", param_hint="--pay")
+        raise typer.BadParameter("with one lock and one store only", param_hint="--pay")
     options = one.DemoOptions(
         stock=stock,
         instances=instances,
         ports=_ports(ports),
         batch_max=batch_max,
-        lock=LockName("etcd") if compared else LockName(lock.value),
-        store=store,
+        lock=locks[0],
+        store=stores[0],
         guard=guard,
         ttl_s=ttl_s,
         buyers=buyers,
@@ -83,7 +88,7 @@ def demo(
         keep=keep,
         pay=pay,
     )
-    raise typer.Exit(each.run(options) if compared else one.run(options))
+    raise typer.Exit(each.run(options, locks, stores) if compared else one.run(options))
 
 
 @app.command()
@@ -203,7 +208,10 @@ def torture(
     ] = None,
     lock: Annotated[str, typer.Option(help="The lock, by its short name, or `fallback`.")] = "etcd",
     store: Annotated[
-        str, typer.Option(help="Where the stock is: redis, mysql (MariaDB), redis-sentinel or redis-cluster.")
+        str,
+        typer.Option(
+            help="The stock: redis, redis-sentinel, redis-cluster, mysql (MariaDB), postgres, postgres-pgbouncer."
+        ),
     ] = "redis",
     guard: Annotated[
         Guard | None,

@@ -47,7 +47,7 @@ class Journal(Observer):
     def __init__(self) -> None:
         self.grants: deque[GrantRecord] = deque(maxlen=_GRANTS)  # those that are over
         self.events: deque[Event] = deque(maxlen=_EVENTS)
-        self.units = 0  # sold since the start
+        self.units = self.served = 0  # sold, and buyers who had an answer, since the start
         self._held: dict[str, GrantRecord] = {}
         self._noted = 0
 
@@ -82,6 +82,7 @@ class Journal(Observer):
     @override
     def released(self, lock: str, token: int, held_s: float, purchases: int, units: int) -> None:
         self.units += units
+        self.served += purchases
         record = self._held.get(lock)
         if record is not None and record.token == token:
             del self._held[lock]

@@ -18,10 +18,10 @@ _SAME_S: Final = 3.0  # two instances in use see the same event
 class Report:
     """The report of an instance about itself.
 
-    `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
-    that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: how long one has
-    been; `lacks`: dependencies not available, by the names of `/readyz`; `port`: where it listens, 0: not known;
-    `rehearsal`: whether it accepts rush and pause commands.
+    `number` grows with each report; `units`, `served`: sold, and buyers answered, since it was started; `waiting`:
+    buyers; `held`, `grants`: the grants that it has, and the last that it had; `pausing`: its next write will be held
+    back; `paused_s`: how long one has been; `lacks`: dependencies not available, by the names of `/readyz`; `port`:
+    where it listens, 0: not known; `rehearsal`: whether it obeys commands.
     """
 
     instance: str
@@ -37,6 +37,7 @@ class Report:
     lacks: list[str] = field(default_factory=list)
     port: int = 0
     rehearsal: bool = False
+    served: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +136,12 @@ def last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Units left, held and sold at a moment (`at`, in seconds since 1970), and what each instance had sold by then."""
+    """Units left, held and sold at a moment (`at`, in seconds since 1970), and the buyers served by each instance."""
 
     at: float
     stock: int
     lucky: int
-    units: dict[str, int]
+    served: dict[str, int]
     held: int = 0
 
 

@@ -10,15 +10,14 @@ import logging
 import math
 import secrets
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
-from app.dashboard.delay_injection import DelayingStore
 from app.dashboard.journal import GrantRecord, Journal
 from app.dashboard.picture import (
     SILENT_S,
@@ -35,7 +34,7 @@ from app.dashboard.watch import Watch
 from app.errors import EXPECTED, UnknownItem
 from app.forever import end, run_forever
 from app.operator import Readiness
-from app.orders import DEFAULT_SKU, Hold, Outcome, Purchase
+from app.orders import DEFAULT_SKU
 from app.sale import Shop
 from app.stock import Level, StockStore
 from fencelock import Scope
@@ -47,9 +46,6 @@ _STALE_S: Final = 60.0  # an entry that has not changed for longer is removed
 _KNOWN_WITHIN_S: Final = 3.0  # after this a report found at the start is known to be alive or silent
 _COMMAND_S: Final = 10.0  # how long a command is up
 _FRESH_S: Final = 3.0  # an older command is not obeyed; longer than the store's deadline
-_SLICE: Final = 100  # buyers of a rush who come without a pause for others
-_TOGETHER_S: Final = 1.0  # until a rush begins, so that all instances have heard of it
-_DELAY_WITHIN_S: Final = 60.0
 _SAMPLE_EVERY_S: Final = 2.0
 _KEPT_S: Final = 120.0
 _GRANTS_KEPT: Final = 4_000
@@ -61,7 +57,7 @@ _GRANTS_TOLD: Final = 12  # at the least
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Tasks for the instances, by their names: a number of buyers to send (`rush`), or seconds to pause (`pause`)."""
+    """A task for instances, by their names: with a number, such as how many buyers to send, that says how much."""
 
     what: str
     sku: str
@@ -88,7 +84,9 @@ class _Notice:
 class ControlRoom:
     """An instance's part in the control room: reports, obeys, and draws the picture. It lives on one event loop.
 
-    `lease_ttl_s`: of the locks' leases; `lacks()`: what keeps this instance from selling; `port`: where it listens.
+    `obeys`: its commands, which an extension teaches it; that also sets `pausing` and `paused_until`: that our next
+    write will be held back, and until when one still is. `lease_ttl_s`: of the locks' leases; `lacks()`: the
+    dependencies that keep this instance from selling; `port`: where it listens.
     """
 
     def __init__(
@@ -97,7 +95,6 @@ class ControlRoom:
         readiness: Readiness,
         store: StockStore,
         journal: Journal,
-        delaying: DelayingStore | None,
         *,
         instance: str,
         lease_ttl_s: float,
@@ -108,7 +105,6 @@ class ControlRoom:
         self._readiness = readiness
         self._store = store
         self._journal = journal
-        self._delaying = delaying
         self._instance = instance
         self.lease_ttl_s = lease_ttl_s
         self._lacks = lacks
@@ -125,8 +121,9 @@ class ControlRoom:
         self._withdrawn: set[str] = set()  # commands that may be up although the store reported an error
         self._looked_at = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pausing = 0
-        self._paused_until = 0.0
+        self.obeys: dict[str, Callable[[Command, float], Coroutine[Any, Any, None]]] = {}  # by what is to be done
+        self.pausing = 0
+        self.paused_until = 0.0
         self._knows = asyncio.Event()  # which reports are of instances that live
         self._knows_at = math.inf
         self._looked_since = math.inf
@@ -178,7 +175,7 @@ class ControlRoom:
             lock=lock,
             lock_system=self._readiness.lock_system[0],
             lock_guarantees=self._readiness.lock_system[1],
-            rehearsal=self._delaying is not None,
+            rehearsal=bool(self.obeys),
             guarded=self._store.guarded,
             lease_ttl_s=self.lease_ttl_s,
             level=level if isinstance(level, Level) else None,
@@ -230,11 +227,11 @@ class ControlRoom:
     async def _sample(self) -> None:
         skus = list(self._samples)
         levels = await self._shop.levels(skus)
-        now, units = time.time(), {state.report.instance: state.report.units for state in self._instances()}
+        now, served = time.time(), {state.report.instance: state.report.served for state in self._instances()}
         for sku, samples in self._samples.items():
             level = levels.get(sku)
             if isinstance(level, Level):
-                samples.append(Sample(now, level.stock, level.lucky, units, level.held))
+                samples.append(Sample(now, level.stock, level.lucky, served, level.held))
             while samples and samples[0].at < now - _KEPT_S:
                 samples.popleft()
 
@@ -244,42 +241,19 @@ class ControlRoom:
 
     # -- what an operator says ---------------------------------------------------------------------------------------
 
-    async def rush(self, sku: str, buyers: int, *, over_s: float = 0.0) -> list[str]:
-        """Have buyers come, spread evenly over all instances and over `over_s` seconds; the names of the instances.
-
-        Raises what the store raises; then the task is withdrawn, and an instance that reads it late does not obey.
-        """
-        await self._get_to_know()
-        names = self._present()
-        share, more = divmod(buyers, len(names))
-        each: dict[str, float] = {name: share + (place < more) for place, name in enumerate(names)}
-        each = {name: number for name, number in each.items() if number}
-        await self._command(Command("rush", sku, each, time.time(), over_s))
-        return list(each)
-
-    async def pause(self, sku: str, for_s: float) -> str:
-        """Have the holder of an item's lock hold its next write back, or this instance if nobody has it; its name.
-
-        Its leases are not renewed meanwhile: like a process that stands still at the worst moment.
-        """
-        await self._get_to_know()
-        queue = await self._readiness.queue(sku)
-        holder = next((str(one.owner.get("instance")) for one in queue if one.holds), self._instance)
-        name = holder if holder in self._present() else self._instance
-        await self._command(Command("pause", sku, {name: for_s}, time.time()))
-        return name
-
-    async def _get_to_know(self) -> None:
-        """Wait until we know which reports are of dead instances: their shares of a rush would be lost."""
+    async def obeying(self) -> list[str]:
+        """The instances that obey commands, once we know which reports are of dead ones."""
         with suppress(TimeoutError):  # if the store does not answer, the caller's own call will fail
             async with asyncio.timeout(_KNOWN_WITHIN_S):
                 await self._knows.wait()
-
-    def _present(self) -> list[str]:
-        """The instances that obey commands: they rehearse, and are not silent."""
         return [one.report.instance for one in self._instances() if one.report.rehearsal and not one.silent]
 
-    async def _command(self, command: Command) -> None:
+    async def command(self, what: str, sku: str, each: dict[str, float], *, over_s: float = 0.0) -> None:
+        """Have instances do something.
+
+        Raises what the store raises; then the task is withdrawn, and an instance that reads it late does not obey.
+        """
+        command = Command(what, sku, each, time.time(), over_s)
         name = _COMMAND + secrets.token_hex(8)
         self._said.add(name)
         try:
@@ -347,16 +321,17 @@ class ControlRoom:
             instance=self._instance,
             number=self._number,
             units=journal.units,
+            served=journal.served,
             waiting=self._shop.buyers_waiting,
             mode=self._readiness.mode,
             held=journal.held,
             grants=self._grants(whole=new) if looked_at else [],
             events=list(journal.events) if looked_at else [],
-            pausing=self._pausing > 0,
-            paused_s=max(0.0, self._paused_until - now),
+            pausing=self.pausing > 0,
+            paused_s=max(0.0, self.paused_until - now),
             lacks=self._lacking,
             port=self._port,
-            rehearsal=self._delaying is not None,
+            rehearsal=bool(self.obeys),
         )
 
     def _grants(self, *, whole: bool) -> list[GrantRecord]:
@@ -369,61 +344,11 @@ class ControlRoom:
         return asyncio.get_running_loop().time() - max([self._looked_at, *looks]) < SILENT_S
 
     def _obey(self, command: Command) -> None:
-        number = command.each.get(self._instance)
-        if number is None or self._delaying is None:  # of a rehearsal elsewhere; here something is really sold
-            return
-        if command.what == "rush":
-            self._do(self._send(command, int(number)), "rush")
-        elif command.what == "pause":
-            self._do(self._pause(command.sku, number), "pause")
+        number, act = command.each.get(self._instance), self.obeys.get(command.what)
+        if number is not None and act is not None:  # else a command is of a rehearsal elsewhere: here it is unknown
+            self._do(act(command, number), command.what)
 
     def _do(self, work: Any, name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _send(self, command: Command, buyers: int) -> None:
-        """Our part of a rush: purchases like any others, without the way through HTTP."""
-        await asyncio.sleep(min(_TOGETHER_S, max(0.0, command.at + _TOGETHER_S - time.time())))
-        rush = secrets.token_hex(4)
-
-        async def buy(number: int) -> str:
-            await asyncio.sleep(command.over_s * number / buyers)
-            try:
-                answer = await self._shop.submit(Purchase(1, command.sku, f"rush-{rush}-{number}"))
-                if answer.outcome is Outcome.HOLD_REQUIRED:
-                    answer = await self._shop.submit(Hold(1, command.sku, f"rush-{rush}-{number}"))
-            except EXPECTED as error:
-                return type(error).__name__
-            return answer.outcome
-
-        async with asyncio.TaskGroup() as crowd:
-            coming = []
-            for number in range(buyers):
-                coming.append(crowd.create_task(buy(number)))
-                if number % _SLICE == 0:
-                    await asyncio.sleep(0)  # let others have their turn
-        told = Counter(one.result() for one in coming)
-        self._journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
-
-    async def _pause(self, sku: str, for_s: float) -> None:
-        delaying = self._delaying
-        assert delaying is not None  # noqa: S101 - see `_obey`
-        loop = asyncio.get_running_loop()
-
-        def tell(what: str, token: int) -> None:
-            if what == "paused":
-                self._readiness.pause_renewal(for_s)
-                self._paused_until = loop.time() + for_s
-                self._journal.note("paused", token=token, for_s=for_s)
-            else:
-                self._journal.note(what, token=token)
-
-        self._pausing += 1
-        try:
-            await self._shop.level(sku)  # nothing is ever written of an item that isn't there
-            await delaying.delay_next_commit(sku, for_s, tell, within_s=_DELAY_WITHIN_S)
-        except EXPECTED as error:
-            _log.warning("no pause: %s", error)
-        finally:
-            self._pausing -= 1

@@ -1,6 +1,6 @@
 """Notices what no instance can report of itself: that it was overtaken, is silent, or can't be reached."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from app.dashboard.journal import Journal
@@ -73,6 +73,9 @@ class Watch:
         """Note instances that believe in a grant that is over, and the next holder. `now`: in seconds since 1970."""
         holders = {one.token: str(one.owner.get("instance")) for one in queue if one.holds}
         self._ends |= {one.token: now + (one.ttl_left_s or 0.0) for one in queue if one.holds}
+        began = {held.token: held.at for state in instances for held in state.report.held if held.lock == lock}
+        later: dict[int, tuple[str, float | None]] = {one.grant.token: (one.instance, one.grant.at) for one in grants}
+        later |= {token: (heir, began.get(token)) for token, heir in holders.items()}
         for state in instances:
             name = state.report.instance
             for held in state.report.held:
@@ -83,20 +86,20 @@ class Watch:
                     continue
                 since = self._doubted.setdefault((name, held.token), now)
                 if state.report.paused_s > 0 or now - since > _MISTAKEN_S:
-                    self._overtaken(name, held.token, now, holders, grants)
+                    self._overtaken(name, held.token, now, later, patient=now - since <= _MISTAKEN_S)
         _keep_the_last(self._doubted)
         _keep_the_last(self._told)
         _keep_the_last(self._ends)
 
     def _overtaken(
-        self, name: str, token: int, now: float, holders: dict[int, str], grants: Sequence[PastGrant]
+        self, name: str, token: int, now: float, grants: Mapping[int, tuple[str, float | None]], *, patient: bool
     ) -> None:
-        later = {past.grant.token: (past.instance, past.grant.at) for past in grants if past.grant.token > token}
-        later |= {one: (heir, now) for one, heir in holders.items() if one > token}
-        by, at = later[min(later)] if later else ("", now)
-        self._once("ran_out", name, token, min(at, now, self._ends.get(token, now)) - 0.001)
-        if later:
-            self._once("overtaken", name, token, at, by=by, by_token=str(min(later)))
+        """Note that a lease has run out, and the next holder; `patient`: once that one has reported since when."""
+        heir = min((one for one in grants if one > token), default=None)
+        by, at = grants[heir] if heir is not None else ("", None)
+        self._once("ran_out", name, token, min(at or now, now, self._ends.get(token, now)) - 0.001)
+        if heir is not None and (at is not None or not patient):
+            self._once("overtaken", name, token, at or now, by=by, by_token=str(heir))
 
     def _once(self, kind: str, name: str, token: int, at: float, **facts: str) -> None:
         if (kind, name, token) not in self._told:

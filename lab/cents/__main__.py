@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.console import Console
 
+from app.stock.registry import REDIS, SYSTEMS
 from lab.cents.bugs import BUGS
 
 _console: Final = Console(highlight=False, markup=False, soft_wrap=True)
@@ -18,18 +19,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.cents", description=__doc__)
     parser.add_argument("--payments", type=int, default=1000, metavar="N", help="how many buyers (1000)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of all dice")
+    parser.add_argument("--store", choices=SYSTEMS, default=REDIS, help="where the orders are (redis)")
     parser.add_argument("--bug", choices=BUGS, default="", help="plant a bug, which must be found")
     parser.add_argument("--all-bugs", action="store_true", help="plant each of them, one after the other")
     asked = parser.parse_args()
     bugs = list(BUGS) if asked.all_bugs else [asked.bug]
-    return max(_run(asked.payments, asked.seed, bug) for bug in bugs)
+    return max(_run(asked.payments, asked.seed, bug, asked.store) for bug in bugs)
 
 
-def _run(payments: int, seed: int, bug: str) -> int:
+def _run(payments: int, seed: int, bug: str, store: str) -> int:
     from lab.cents.run import run, shown
 
     began = time.monotonic()
-    found = asyncio.run(run(payments, seed, bug))
+    found = asyncio.run(run(payments, seed, bug, store))
     took_s = time.monotonic() - began
     if bug:
         said = f"found in {took_s:.0f} s: {found[0]}" if found else f"NOT FOUND in {took_s:.0f} s"
@@ -37,7 +39,7 @@ def _run(payments: int, seed: int, bug: str) -> int:
         return 0 if found else 1
     for line in shown(found):
         _console.print(line)
-    _console.print(f"{payments:,} buyers, seed {seed}, {took_s:.0f} s: {len(found)} differences")
+    _console.print(f"{payments:,} buyers, store {store}, seed {seed}, {took_s:.0f} s: {len(found)} differences")
     return 1 if found else 0
 
 

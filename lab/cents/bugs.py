@@ -81,15 +81,15 @@ def _counts_parts_twice() -> None:
 
 def _first_payment_only() -> None:
     """An order is looked at once: what is owed of it later is never given back."""
-    done, look = set[str](), cashier._Office._order
+    done, look = set[str](), cashier._Refunding._order
 
-    async def patched(self: cashier._Office, order: Order) -> float:
+    async def patched(self: cashier._Refunding, order: Order) -> float:
         if order.id.number in done:
             return cashier._ASK_AGAIN_S
         done.add(order.id.number)
         return await look(self, order)
 
-    cashier._Office._order = patched  # type: ignore[method-assign]
+    cashier._Refunding._order = patched  # type: ignore[method-assign]
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {

@@ -15,11 +15,12 @@ from app.orders import Order, OrderState
 from app.payments.reconcile import Movement, MovementKind, Reconciliation
 from app.sale import EVERYTHING
 from app.settings import PREFIX, Settings
+from app.stock.registry import MYSQL, REDIS
 from app.wiring import Sale, open_sale
 from lab.cents.bank import BAD_DAYS, Bank
 from lab.cents.payers import CURRENCY, PRICE, SECRET, TOKEN, Fate, Payers
 from lab.demo.stage import Instance
-from lab.servers import EtcdMember, Valkey
+from lab.servers import EtcdMember, MariaDB, Postgres, Valkey
 from lab.servers.process import free_port
 from lab.torture.books import journal_of
 from lab.torture.history import Entry
@@ -40,11 +41,11 @@ class _Planted(Instance):
         self._argv = lambda _: [sys.executable, "-m", "lab.cents", "serve", bug, str(port)]
 
 
-def _settings(etcd: EtcdMember, store: Valkey, bank: Bank) -> dict[str, str]:
+def _settings(etcd: EtcdMember, store_url: str, bank: Bank) -> dict[str, str]:
     return {
         "LOCK": f"etcd://{etcd.endpoint.removeprefix('http://')}",
         "LOCK_TTL_S": "3",
-        "STORE": store.url,
+        "STORE": store_url,
         "ADMIN_TOKEN": TOKEN,
         "PAYMENTS_SECRET": SECRET,
         "REFUNDS": bank.url,
@@ -56,16 +57,22 @@ def _settings(etcd: EtcdMember, store: Valkey, bank: Bank) -> dict[str, str]:
     }
 
 
-async def run(payments: int, seed: int, bug: str = "") -> list[str]:
+def _store_server(name: str) -> Valkey | MariaDB | Postgres:
+    if name == REDIS:
+        return Valkey()
+    return MariaDB(durable=True) if name == MYSQL else Postgres(durable=True)
+
+
+async def run(payments: int, seed: int, bug: str = "", store_name: str = REDIS) -> list[str]:
     """Return what is wrong with the books in the end."""
     dice = random.Random(seed)  # noqa: S311 - no secret
     bank = Bank(lambda: dice.choice(list(BAD_DAYS)) if dice.random() < _BAD else "", late_s=1.5)
     await bank.open()
     with ExitStack() as stack:
-        etcd, store = EtcdMember(), Valkey()
+        etcd, store = EtcdMember(), _store_server(store_name)
         for server in (etcd, store):
             await asyncio.to_thread(stack.enter_context, server)
-        variables = _settings(etcd, store, bank)
+        variables = _settings(etcd, store.url, bank)
         env = {PREFIX + name: value for name, value in variables.items()}
         own: dict[str, Any] = {name.lower(): value for name, value in variables.items() if name != "REFUNDS"}
         instances = [_Planted(free_port(), env, bug) for _ in range(2)]

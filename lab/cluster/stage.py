@@ -148,7 +148,7 @@ def set_up(hosts_count: int, ports: tuple[int, int], ttl_s: int) -> Iterator[Sta
             "STORE": store.url,
             "STORE_WAIT_REPLICAS": "1",
             "LOCK_TTL_S": str(ttl_s),
-            "REHEARSAL": "true",
+            "EXTENSION": "lab.rehearsal",
             "ADMIN_TOKEN": secrets.token_urlsafe(16),
             "PROXIES": hosts.address,
             "DRAIN_DELAY_S": str(_CHECKED_WITHIN_S),

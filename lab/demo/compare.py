@@ -1,8 +1,9 @@
-"""`seckill demo --lock all`: the same rush over each lock, and the outcomes side by side."""
+"""`seckill demo --lock all`, `--store all`: the same rush over each of them, and the outcomes side by side."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any
 
 from rich import box
@@ -17,7 +18,7 @@ from lab.demo.demo import DemoOptions, on_stage, rush
 from lab.demo.stage import LockName, StoreName
 
 
-def run(options: DemoOptions) -> int:
+def run(options: DemoOptions, locks: Sequence[LockName], stores: Sequence[StoreName]) -> int:
     """Run the demos one after the other, and return the exit status: 0 if each did what it declares."""
     console = Console()
     columns = ("lock", "guard", "sold", "agree", "wall", "p99", "locks", "calls", "declared")
@@ -26,7 +27,7 @@ def run(options: DemoOptions) -> int:
     report: dict[str, Any] = {}
     not_run: list[str] = []
     try:
-        for name, own, fails in _ways(options):
+        for name, own, fails in _ways(options, locks, stores):
             try:
                 with on_stage(own, console) as stage:
                     figures = rush(own, stage, console)
@@ -50,10 +51,9 @@ def run(options: DemoOptions) -> int:
         console.print("Stopped.")
         return 130
     console.print(table)
-    to_fail = "they have to fail" if options.store is StoreName.REDIS else "the guard alone has to do it"
     console.print(
-        f"local and none don't keep two instances apart: {to_fail}. agree: numbers and "
-        "orders do; calls: to the lock's server; declared: it did what docs/locks.md says.",
+        "local and none don't keep two instances apart: with Redis they have to fail, else the guard alone has to do "
+        "it. agree: numbers and orders do; calls: to the lock's server; declared: it did what docs/locks.md says.",
         highlight=False,
     )
     for line in not_run:
@@ -63,16 +63,18 @@ def run(options: DemoOptions) -> int:
     return 0 if all(one["as_declared"] for one in report.values()) else 1
 
 
-def _ways(options: DemoOptions) -> Iterator[tuple[str, DemoOptions, bool]]:
+def _ways(
+    options: DemoOptions, locks: Sequence[LockName], stores: Sequence[StoreName]
+) -> Iterator[tuple[str, DemoOptions, bool]]:
     """Yield a name, the options, and whether it must oversell: each lock, and the optimistic ways without one."""
-    for lock in LockName:
-        # A lock that keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in MySQL
+    for store, lock in product(stores, locks):
+        # A lock that keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in SQL
         # there is always one.
         apart = backend_class(lock).guarantees.scope in (Scope.EVERYBODY, Scope.MACHINE) or options.instances == 1
-        fails = not apart and options.store is StoreName.REDIS
-        own = replace(options, lock=lock, guard=None)
-        yield lock, replace(own, guard=Guard.NONE, batch_max=1) if fails else own, fails
-    in_mysql = replace(options, lock=LockName("none"), store=StoreName.MYSQL)
-    for guard in (Guard.VERSION, Guard.TIMESTAMP):
-        if (options.store, guard) != (StoreName.MYSQL, Guard.VERSION):  # that pair was among the locks' demos
-            yield f"none, {guard}", replace(in_mysql, guard=guard), False
+        fails = not apart and store is StoreName.REDIS
+        own = replace(options, lock=lock, store=store, guard=None)
+        name = f"{lock}, {store}" if len(stores) > 1 else lock
+        yield name, replace(own, guard=Guard.NONE, batch_max=1) if fails else own, fails
+    for store, guard in product((StoreName.MYSQL, StoreName.POSTGRES), (Guard.VERSION, Guard.TIMESTAMP)):
+        if len(locks) > 1 and not (store in stores and guard is Guard.VERSION):  # else it was among the locks' demos
+            yield f"none, {guard}, {store}", replace(options, lock=LockName("none"), store=store, guard=guard), False

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from dotenv import dotenv_values
 from rich.console import Console
@@ -20,10 +21,10 @@ from app.combination import best_guard
 from app.errors import ConfigurationError
 from app.orders import DEFAULT_SKU, TermsChange
 from app.settings import PREFIX, Guard, Settings, load
-from app.stock.registry import MYSQL, REDIS, check_guard
+from app.stock.registry import MYSQL, POSTGRES, REDIS, check_guard
 from app.wiring import Sale, open_sale, open_store
 from fencelock.registry import CLASSES, backend_class
-from lab.servers import LockServers, MariaDB, Valkey
+from lab.servers import LockServers, MariaDB, Postgres, Valkey
 from lab.servers.process import Process, port_is_free
 
 LockName = StrEnum("LockName", [(name.upper().replace("-", "_"), name) for name in CLASSES])  # type: ignore[misc]
@@ -34,6 +35,14 @@ class StoreName(StrEnum):
 
     REDIS = REDIS
     MYSQL = MYSQL
+    POSTGRES = POSTGRES
+
+
+# In a database lock and stock can be side by side; a Redis for the stock keeps to itself.
+_SHARED: Final[dict[StoreName, type[MariaDB] | type[Postgres]]] = {
+    StoreName.MYSQL: MariaDB,
+    StoreName.POSTGRES: Postgres,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,7 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
         "STORE": store_url,
         "GUARD": guard.value,
         "LOCK_TTL_S": str(options.ttl_s),
-        "REHEARSAL": "true",
+        "EXTENSION": "lab.rehearsal",
         "ADMIN_TOKEN": secrets.token_urlsafe(16),
         **({} if options.batch_max is None else {"BATCH_MAX": str(options.batch_max)}),
         **(variables or {}),
@@ -194,9 +203,9 @@ def _store(name: StoreName, locks: LockServers) -> tuple[Process, str]:
     if name is StoreName.REDIS:
         valkey = Valkey(durable=True)
         return valkey, valkey.url
-    shared = next((server for server in locks.processes if isinstance(server, MariaDB)), None)
-    mariadb = shared or MariaDB(durable=True)
-    return mariadb, mariadb.url
+    kind = _SHARED[name]
+    server = next((one for one in locks.processes if isinstance(one, kind)), None) or kind(durable=True)
+    return server, server.url
 
 
 def _choose_ports(options: StageOptions, console: Console) -> list[int]:

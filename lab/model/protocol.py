@@ -31,6 +31,7 @@ class Mechanism(StrEnum):
     SETTLE = "settle"
     ANSWER_LAST = "answer-last"
     MARKS = "marks"
+    APART = "apart"
 
 
 MEANING: Final[dict[Mechanism, str]] = {
@@ -45,6 +46,7 @@ MEANING: Final[dict[Mechanism, str]] = {
     Mechanism.SETTLE: "what is in doubt is looked for after another batch is registered; without: just looked for",
     Mechanism.ANSWER_LAST: "buyers are told when the commit is answered; without: when it is sent",
     Mechanism.MARKS: "instances know of the last order, and refuse a store that lacks it",
+    Mechanism.APART: "the lock's server keeps that knowledge; without: it is the store's, and a restore sets both back",
 }
 # The promise that breaks without each of them, as the shortest history shows.
 BREAKS: Final[dict[Mechanism, str]] = {
@@ -59,6 +61,7 @@ BREAKS: Final[dict[Mechanism, str]] = {
     Mechanism.SETTLE: "Ann was told “nothing was sold”, and has an order",
     Mechanism.ANSWER_LAST: "Ann is told “sold”, and has no order",
     Mechanism.MARKS: "Ann and Bob have bought 1 unit",
+    Mechanism.APART: "Ann and Bob have bought 1 unit",
 }
 
 
@@ -449,6 +452,8 @@ class Protocol(Model[State]):
 
     def _mark_of(self, state: State, number: int) -> int:
         # The marks lie beside the locks, so each instance learns what the others know.
+        if not self.has(Mechanism.APART) and state.older is None:
+            return state.instances[number].mark  # but for what the locks have forgotten
         return max(instance.mark for instance in state.instances)
 
     # -- at the instance ---------------------------------------------------------------------------------------------
@@ -555,7 +560,8 @@ class Protocol(Model[State]):
 
     def _comes_back_older(self, state: State) -> State:
         assert state.older is not None  # noqa: S101 - for the type checker
-        return state._replace(store=state.older, older=None, faults=0)
+        back = state._replace(store=state.older, older=None, faults=0)
+        return back if self.has(Mechanism.APART) else back._replace(queue=(), tokens=0)
 
     @override
     def canonical(self, state: State) -> State:
@@ -570,6 +576,8 @@ def canonical(state: State) -> State:
     """
     tokens = {state.store.fence, *(token for _, token, _ in state.store.orders)}
     tokens |= {one.token for one in state.instances} | {message.token for message in state.messages}
+    set_back = state.tokens < max(tokens)  # some are dealt out again
+    tokens |= {state.tokens} if set_back else set()
     batches: dict[int, int] = {0: 0}
 
     def see(number: int) -> None:
@@ -594,7 +602,7 @@ def canonical(state: State) -> State:
         return batch and batch._replace(number=batches[batch.number])
 
     return state._replace(
-        tokens=len(rank) - 1,
+        tokens=rank[state.tokens] if set_back else len(rank) - 1,
         batches=len(batches) - 1,
         store=state.store._replace(
             fence=rank[state.store.fence],

@@ -7,7 +7,7 @@ listen on loopback only, on free ports, keep their files in a temporary folder, 
 from lab.servers.etcd import EtcdCluster, EtcdMember, etcd_binary
 from lab.servers.lock_servers import LockServers
 from lab.servers.mariadb import MariaDB, mariadb_binary
-from lab.servers.postgres import PgBouncer, Postgres, pgbouncer_binary, postgres_folder
+from lab.servers.postgres import PgBouncer, Postgres, Standby, pgbouncer_binary, postgres_folder
 from lab.servers.redis_cluster import RedisCluster
 from lab.servers.sentinel import SentinelSet
 from lab.servers.valkey import Valkey, valkey_binary
@@ -22,6 +22,7 @@ __all__ = [
     "Postgres",
     "RedisCluster",
     "SentinelSet",
+    "Standby",
     "Valkey",
     "ZooKeeper",
     "etcd_binary",

@@ -45,11 +45,11 @@ class LockServers:
                 zookeeper = ZooKeeper()
                 self.processes, self.ports = [zookeeper], [zookeeper.port]
             case "postgres":
-                postgres = Postgres()
+                postgres = Postgres(durable=True)
                 self.processes, self.ports = [postgres], [postgres.port]
                 self._login, self._path = f"{postgres.user}:{postgres.password}@", f"/{postgres.database}"
             case "mysql":
-                mariadb = MariaDB()
+                mariadb = MariaDB(durable=True)
                 self.processes, self.ports = [mariadb], [mariadb.port]
                 self._login, self._path = f"{mariadb.user}:{mariadb.password}@", f"/{mariadb.database}"
             case "file":

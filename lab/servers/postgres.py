@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Self
 
+from typing_extensions import override
+
 from app.errors import ConfigurationError
 from lab.servers.process import Process, ProcessFailed, free_port
 
@@ -88,6 +90,7 @@ class Postgres(Process):
                 "unix_socket_directories": "",
                 "fsync": "on" if durable else "off",
                 "shared_buffers": "16MB",
+                "max_connections": 300,  # lock and stock of several instances, some of which a fault has left behind
                 "dynamic_shared_memory_type": "mmap",  # in the data's folder: a server that is killed leaves nothing
                 "timezone": "UTC",
             }
@@ -119,23 +122,30 @@ class Postgres(Process):
         if data.exists():
             return
         _give_away(self.directory)
-        secret, script = self.directory / "password", f"CREATE DATABASE {self.database} TEMPLATE template0;\n"
+        secret = self.directory / "password"
         secret.write_text(self.password)
         _give_away(secret)
-        how = [f"--username={self.user}", f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"]
-        data_at = ["-D", str(data)]
-        single = [str(self._folder / "postgres"), "--single", *data_at, "-F", "postgres"]
-        with (self.directory / "output.log").open("ab") as log:
-            for command, said in (
-                ([str(self._folder / "initdb"), *data_at, *how, "--no-sync", "--no-instructions"], ""),
-                (single, script),
-            ):
-                done = subprocess.run(
-                    [*_as_nobody(), *command], input=said.encode(), stdout=log, stderr=log, cwd=self.directory
-                )
-                if done.returncode != 0:
-                    raise ProcessFailed(f"{self.name} could not create its system tables:\n{self.last_lines()}")
+        self._create(data)
         secret.unlink()
+
+    def _create(self, data: Path) -> None:
+        """Create the data, with the password from the file beside it."""
+        how = [f"--username={self.user}", f"--pwfile={data.parent / 'password'}", "--auth=scram-sha-256"]
+        self._do("initdb", "-D", str(data), *how, "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions")
+        script = f"CREATE DATABASE {self.database} TEMPLATE template0;\n"
+        self._do("postgres", "--single", "-D", str(data), "-F", "postgres", script=script)
+
+    def _do(self, program: str, *options: str, script: str = "") -> None:
+        with (self.directory / "output.log").open("ab") as log:
+            done = subprocess.run(
+                [*_as_nobody(), str(self._folder / program), *options],
+                input=script.encode(),
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+            )
+        if done.returncode != 0:
+            raise ProcessFailed(f"{self.name} could not create its data:\n{self.last_lines()}")
 
     def pause(self) -> None:
         """Pause the server and the processes of its sessions."""
@@ -184,6 +194,19 @@ class Postgres(Process):
                 return connection.recv(1) == b"R"  # asks for the password; while it starts, it refuses
         except OSError:
             return False
+
+
+class Standby(Postgres):
+    """A hot standby, which follows a server, answers readers, and refuses to write."""
+
+    def __init__(self, primary: Postgres, name: str = "standby") -> None:
+        super().__init__(name, folder=primary._folder)
+        self.password = primary.password
+        self._primary = primary
+
+    @override
+    def _create(self, data: Path) -> None:
+        self._do("pg_basebackup", "-D", str(data), "-R", "-d", self._primary.url, "--checkpoint=fast", "--no-sync")
 
 
 def _alive(pid: int) -> bool:

@@ -42,11 +42,11 @@ from lab.steps.play import (
     Result,
 )
 from lab.steps.run import run_all
-from lab.steps.systems import Stock, lock_system
+from lab.steps.systems import STOCKS, lock_system
 from lab.steps.wire import NEXT, Side, Step
 
 # The systems of the sale: a lock in Redis, and a store.
-SALES: Final = {"sale": "redis", "sale-mysql": "mysql", "events": "redis"}
+SALES: Final = {"sale": "redis", "sale-mysql": "mysql", "sale-postgres": "postgres", "events": "redis"}
 LOCKS: Final = tuple(name for name in CLASSES if name not in ("file", "local", "none"))
 OF_A_CHANGE: Final = ("redis", "etcd", "sale")  # what every change runs
 _SAID: Final = {
@@ -144,7 +144,7 @@ class Steps:
             self._systems = {"lock": lock_system("redis-fair" if self._is_sale else self._name)}
             if self._is_sale:
                 kind = SALES[self._name]
-                self._systems["store"] = self._systems["lock"] if kind == "redis" else Stock(kind)
+                self._systems["store"] = self._systems["lock"] if kind == "redis" else STOCKS[kind](kind)
             for system in {id(one): one for one in self._systems.values()}.values():
                 servers.callback(system.stop)
                 system.start()

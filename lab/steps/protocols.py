@@ -4,8 +4,10 @@ A message is some bytes and a name; the name is empty for what is no step of our
 """
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -291,24 +293,31 @@ def _statement(text: str) -> str:
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
 
-_BEGINS: Final = "SET TRANSACTION "  # five statements with which each call of the locks begins
 _TLS: Final = 80877103
-_ASIDE: Final = ("SELECT 1", "SELECT extract(epoch FROM clock_timestamp())::float8")
+_ASIDE: Final = ("SELECT 1", "SET default_", "SELECT pg_", "SELECT extract(epoch FROM clock_timestamp())::float8")
+_EXECUTES: Final = re.compile(r"EXECUTE ([a-z]+)(?:_(fencelock_\w+))?_[0-9a-f]{16}")
+_EXTENDED: Final = b"PBDECHS"  # the messages of a prepared statement, of which S, for Sync, is the last
 
 
 class Pg(Protocol):
-    """PostgreSQL's protocol, of simple queries. A query is named by its first statement; its answer ends when another
-    one may be asked."""
+    """PostgreSQL's protocol. A query is named by its first statement; its answer ends when another one may be asked.
+
+    A call of the locks is named by its second statement, as the first one looks at the time. The messages of a prepared
+    statement, up to Sync, are one: none of them does anything without the others.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._began = self._asks_for_tls = False
         self._asks = ""
+        self._prepared: dict[bytes, str] = {}  # by the statements' names
 
     def _size(self, data: bytes, *, up: bool) -> int:
         if not up and self._asks_for_tls:
             return min(1, len(data))
         at = 1 if not up or self._began else 0  # the first message has no type
+        if up and at and data[:1] and data[:1] in _EXTENDED:
+            return next((end for kind, _, end in _messages(data) if kind == b"S"), 0)
         return at + int.from_bytes(data[at : at + 4], "big") if len(data) >= at + 4 else 0
 
     def _request(self, raw: bytes) -> str:
@@ -317,9 +326,17 @@ class Pg(Protocol):
             self._began = not self._asks_for_tls
         elif raw[:1] == b"Q":
             text = raw[5:-1].decode(errors="replace").strip()
-            plain = text.startswith(_BEGINS)
-            self._asks = _statement(text.split("; ", 5)[-1]).strip("),;") if plain else _statement(text)
-            self._asks = "" if text in _ASIDE else self._asks
+            executes = _EXECUTES.findall(text)[1:]
+            self._asks = " ".join(executes[0]).strip() if executes else _statement(text)
+            self._asks = "" if text.startswith(_ASIDE) else self._asks
+            return self._asks
+        elif raw[:1] in _EXTENDED:
+            for kind, body, _ in _messages(raw):
+                if kind == b"P":
+                    name, query, _ = body.split(b"\0", 2)
+                    self._prepared[name] = _statement(query.decode(errors="replace"))
+                if kind in b"PB":
+                    self._asks = self._prepared.get(body.split(b"\0", 2)[kind == b"B"], "")
             return self._asks
         return ""
 
@@ -332,6 +349,14 @@ class Pg(Protocol):
         said = self._asks if raw[:1] == b"Z" else ""
         self._asks = "" if said else self._asks
         return said
+
+
+def _messages(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the type and the body of each message of a client that is there as a whole, and where it ends."""
+    at = 0
+    while len(data) >= at + 5 and len(data) >= (end := at + 1 + int.from_bytes(data[at + 1 : at + 5], "big")):
+        yield data[at : at + 1], data[at + 5 : end], end
+        at = end
 
 
 # -- webhooks ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Final
 
 from app.errors import EXPECTED, FenceRefused, NotDecided, OutcomeUnknown, StockError, UnknownItem
+from app.journals import rank
 from app.orders import (
     ERASED,
     Answer,
@@ -28,11 +29,11 @@ from app.orders import (
     Refund,
 )
 from app.orders.offer import Offer
-from app.outbox.state import Wish, rank
+from app.outbox.state import Wish
 from app.settings import Settings, load
 from app.stock import Outbox
-from app.stock.mysql import erase as erase_in_mysql
-from app.stock.redis import erase as erase_in_redis
+from app.stock.redis import storage as redis_storage
+from app.stock.sql import storage as sql_storage
 from app.wiring import Sale, open_sale
 from fencelock import LockError
 from lab.cents.bank import KEY, Bank, Payment
@@ -619,7 +620,7 @@ async def _paid(play: SalePlay) -> None:
 
 async def _paid_by_some(play: SalePlay) -> None:
     """More than one part of an erasure: of two entries each, lest there have to be thousands."""
-    vars(erase_in_redis)["_COUNT"] = vars(erase_in_mysql)["_PAGE"] = vars(erase_in_mysql)["_AT_ONCE"] = 2
+    vars(redis_storage)["_COPY"] = vars(sql_storage)["_PAGE"] = 2
     await _paid(play)
     for number, buyer in enumerate(("ann", "ann", "bea")):
         await play.ask(play.b, Hold(1, play.sku, buyer, f"key-{number}", f"ref-{number}"))

@@ -419,8 +419,11 @@ def lock_system(name: str) -> System:
     return Redis(name)
 
 
-class Stock(MySqlLocks):
-    """A MariaDB for the stock."""
+_TABLES: Final = "SELECT table_name FROM information_schema.columns WHERE column_name = 'sku' ORDER BY table_name"
+
+
+class _Stock(System):
+    """A server that has the stock, and no locks."""
 
     async def end_leases(self, wire: Wire, name: str) -> bool:
         """See `System`."""
@@ -434,6 +437,23 @@ class Stock(MySqlLocks):
         """See `System`."""
         return await asyncio.to_thread(self._all_of, sku)
 
+    @abstractmethod
+    def _all_of(self, sku: str) -> str: ...
+
+
+class MySqlStock(_Stock, MySqlLocks):
+    """A MariaDB for the stock."""
+
     def _all_of(self, sku: str) -> str:
-        named = "SELECT table_name FROM information_schema.columns WHERE column_name = 'sku'"
-        return repr([self.ask(f"SELECT * FROM {table} WHERE sku = %s", sku) for (table,) in self.ask(named)])  # noqa: S608
+        return repr([self.ask(f"SELECT * FROM {table} WHERE sku = %s", sku) for (table,) in self.ask(_TABLES)])  # noqa: S608
+
+
+class PostgresStock(_Stock, PostgresLocks):
+    """A PostgreSQL for the stock. Its rows have no order of their own."""
+
+    def _all_of(self, sku: str) -> str:
+        rows = "SELECT * FROM {} WHERE sku = %s"
+        return repr([sorted(map(repr, self._ask(rows.format(name), sku))) for (name,) in self._ask(_TABLES)])
+
+
+STOCKS: Final[dict[str, type[System]]] = {"mysql": MySqlStock, "postgres": PostgresStock}

@@ -20,7 +20,7 @@ from rich.markup import escape
 from app.combination import best_guard
 from app.errors import EXPECTED, ConfigurationError, SeckillError
 from app.settings import Guard
-from app.stock.registry import MYSQL, REDIS, check_guard
+from app.stock.registry import MYSQL, POSTGRES, REDIS, check_guard
 from fencelock.registry import CLASSES, backend_class
 from lab.torture import run as torturing
 from lab.torture.bugs import BUGS
@@ -136,7 +136,8 @@ def _options(arguments: TortureArguments) -> torturing.TortureOptions:
         raise WrongOption("--store", f"there is no store {store!r}; there are {', '.join(STORES)}")
     fallback = lock == FALLBACK
     if lock in (FALLBACK, OPTIMISTIC):
-        lock, store, guard = "redis" if fallback else "none", MYSQL, guard or Guard.VERSION
+        lock, guard = "redis" if fallback else "none", guard or Guard.VERSION
+        store = store if system_of(store) == POSTGRES else MYSQL
     promised = backend_class(lock).guarantees
     system = system_of(store)
     guard = guard or best_guard(promised, system)

@@ -23,6 +23,7 @@ from lab.torture.standing import CONFIRMED, MISMATCH, REFUND_DUE, standings, sta
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("buy", "sold"): ("sold",),
     ("hold", "held"): ("held",),
+    ("hold", "already_held"): ("held",),
     ("confirm", "confirmed"): ("confirmed",),
     ("confirm", "already_confirmed"): ("confirmed",),
     ("confirm", "refund_due"): ("refund_due",),

@@ -52,4 +52,4 @@ def begin(settings: Settings, folder: Path) -> Callable[[float], None]:
 
     threading.Thread(target=in_thread, name="long-hold", daemon=True).start()
     threading.Thread(target=lambda: asyncio.run(on_loop()), name="long-hold-loop", daemon=True).start()
-    return backend.pause_renewal
+    return backend._pause_renewal

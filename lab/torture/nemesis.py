@@ -25,7 +25,7 @@ from lab.torture.history import Fault
 from lab.torture.operator import Operator
 from lab.torture.proxy import Proxy
 from lab.torture.receiver import Receiver
-from lab.torture.stage import CLUSTER, SENTINEL, Actor, Stage
+from lab.torture.stage import CLUSTER, POOLED, SENTINEL, Actor, Stage
 
 _AIM_WITHIN_S: Final = 3.0
 _RELEASE_S: Final = 0.15  # a release that was sent before its sender was stopped has arrived by then
@@ -247,6 +247,18 @@ def _store(how: str) -> Strike:
             await asyncio.to_thread(store.start)
 
     return strike
+
+
+@asynccontextmanager
+async def _pooler(world: World) -> AsyncIterator[str]:
+    pooler = world.stage.pooler
+    if pooler is None:
+        raise Missed("there is no pooler in front of the store")
+    await asyncio.to_thread(pooler.kill)
+    try:
+        yield "the pooler"
+    finally:
+        await asyncio.to_thread(pooler.start)
 
 
 @asynccontextmanager
@@ -618,6 +630,9 @@ KINDS: Final[dict[str, Kind]] = {
     "store-failover": Kind(
         _failover, "the primary is killed; Sentinel promotes a replica", "store", 0, 0.5, shared=True
     ),
+    "pooler-kill": Kind(
+        _pooler, "the pooler in front of the store is killed, and started again", "store", 0, 0.5, shared=True
+    ),
     "store-reshard": Kind(_reshard, "slots of an item move to another node in mid-sale, and back", "store", 0, 1.0),
     # -- of what the lock has on its servers
     "holder-key": Kind(_key_of("holder"), "the holder's key is deleted in etcd", "keys"),
@@ -657,6 +672,8 @@ def names_for(
         never |= {name for name, kind in KINDS.items() if kind.place == "path"} | {"store-kill"}
     if store != SENTINEL:
         never |= {"store-failover"}
+    if store != POOLED:
+        never |= {"pooler-kill"}
     if store != CLUSTER:
         never |= {"store-reshard"}
     return tuple(name for name in NAMES if name not in never)

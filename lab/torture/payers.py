@@ -109,7 +109,7 @@ class Payers(Visitors):
             await self._until_told(Act("buy", wish, sku, buyer, quantity, wish))
             return
         held = await self._until_told(Act("hold", wish, sku, buyer, quantity, key))
-        if held is None or held.outcome != "held" or held.told is None:
+        if held is None or held.outcome not in ("held", "already_held") or held.told is None:
             return
         began, units = self._clock(), held.shown.get("quantity", quantity)
         costs = held.shown.get("price", flow.price) * units

@@ -20,7 +20,6 @@ from app.orders import DEFAULT_SKU, TermsChange
 from app.outbox.state import State
 from app.settings import Guard, load
 from app.stock import Level
-from app.stock.registry import MYSQL, REDIS
 from app.wiring import Sale, open_sale
 from fencelock.backend import Scope
 from fencelock.clock import now
@@ -53,7 +52,7 @@ from lab.torture.operator import CURRENCY, Operator
 from lab.torture.payers import Payers
 from lab.torture.picture import draw
 from lab.torture.receiver import SECRET, Receiver
-from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, WEBHOOK_TIMEOUT_S, Actor, Stage
+from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, STORES, WEBHOOK_TIMEOUT_S, Actor, Stage
 from lab.torture.stand import STAND, stand
 
 RECOVERY_S: Final = 2.0  # beyond the TTL
@@ -72,7 +71,6 @@ _COUNT_EVERY_S: Final = 0.25
 _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
 _BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks like a lack of buyers
 _PAGE: Final = 1000
-_HOLDING: Final = (REDIS, SENTINEL, CLUSTER, MYSQL)  # the stores that can hold units
 _PAYERS: Final = 0.25  # so many payers come for each buyer
 _BID_AGAIN_S: Final = 8.0  # when the next sale has begun, as often as not
 _DROPPED: Final = 0.15  # share of the buyers who come for the drop
@@ -228,7 +226,7 @@ def _setup(options: TortureOptions) -> Setup:
 
 def can_hold(store: str, guard: Guard, release: Path | None) -> bool:
     """Return whether units can be held and paid, and events sent, by the earliest of the instances, too."""
-    able = guard is not Guard.NONE and store in _HOLDING
+    able = guard is not Guard.NONE and store in STORES
     return able and (release is None or (release / "app" / "outbox").exists())
 
 
@@ -275,7 +273,7 @@ def _wait_replicas(options: TortureOptions) -> int:
 async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progress: Progress) -> None:
     direct = load(
         lock=stage.locks.url,
-        store=stage.store.url,
+        store=stage.store_url,
         guard=options.guard,
         store_wait_replicas=_wait_replicas(options),
         instance=_OPERATOR,

@@ -18,8 +18,8 @@ from typing import Final, Self
 
 from app.settings import PREFIX, Settings
 from app.stock.redis.keys import keys_of
-from app.stock.registry import MYSQL, REDIS
-from lab.servers import EtcdMember, LockServers, MariaDB, RedisCluster, SentinelSet, Valkey
+from app.stock.registry import MYSQL, POSTGRES, REDIS
+from lab.servers import EtcdMember, LockServers, MariaDB, PgBouncer, Postgres, RedisCluster, SentinelSet, Valkey
 from lab.servers.etcd import replace_member
 from lab.servers.process import Process, free_port
 from lab.torture import long_hold, shim
@@ -29,10 +29,13 @@ from lab.torture.proxy import Proxy
 # Counters in /metrics for the work of the locks and the fence.
 _COUNTER: Final = re.compile(r"^seckill_((?:fenced|grants|batches|lease|fallback)[^ ]*_total[^ ]*) ([0-9.e+]+)$", re.M)
 # Marks of a read and of a commit on their way to the store, and of the answer for which the buyers wait.
-_MARKS: Final = {REDIS: (b'"buyers":', b'"sold":'), MYSQL: (b"SET source = ", b"SET stock = stock + ")}
+_OF_SQL: Final = (b"SET source=", b" batch=")
+_MARKS: Final = {REDIS: (b'"due_max":200,"source":', b'},"batch":"'), MYSQL: _OF_SQL, POSTGRES: _OF_SQL}
 SENTINEL: Final = "redis-sentinel"
 CLUSTER: Final = "redis-cluster"
-STORES: Final = (REDIS, MYSQL, SENTINEL, CLUSTER)
+POOLED: Final = f"{POSTGRES}-pgbouncer"
+STORES: Final = (REDIS, MYSQL, POSTGRES, SENTINEL, CLUSTER, POOLED)
+StoreServer = Valkey | MariaDB | Postgres
 REPLICAS: Final = 2  # in a Sentinel set
 WEBHOOK_TIMEOUT_S: Final = 2.0
 
@@ -60,7 +63,7 @@ class Actor(Process):
         host, own_host = (cable.host, cable.address) if cable else ("127.0.0.1", "127.0.0.1")
         self.url = f"http://{own_host}:{self.port}"
         self.to_lock = [Proxy(port, host) for port in stage.locks.ports]
-        server, store = stage.store_server, stage.store.url
+        server, store = stage.pooler or stage.store_server, stage.store_url
         self.to_store = Proxy(server.port, host) if server else None
         if server and self.to_store:
             store = store.replace(f"127.0.0.1:{server.port}/", f"{host}:{self.to_store.port}/")
@@ -154,9 +157,13 @@ class Stage:
         self.locks = LockServers(lock, etcd_members=3)
         self.store_controls = self.folder / "store.shim"
         env = os.environ | self.shim.environment(self.store_controls)
-        self.store: Valkey | MariaDB | SentinelSet | RedisCluster
+        self.store: StoreServer | SentinelSet | RedisCluster
+        self.pooler: PgBouncer | None = None  # between the instances and the store
         if store == MYSQL:
             self.store = MariaDB(durable=True, options=store_options)
+        elif system_of(store) == POSTGRES:
+            self.store = Postgres(durable=True, options=store_options)
+            self.pooler = PgBouncer(self.store) if store == POOLED else None
         elif store == SENTINEL:
             self.store = SentinelSet(replicas=REPLICAS)
         elif store == CLUSTER:
@@ -178,6 +185,8 @@ class Stage:
         say("Starting the lock's servers and the store")
         self._servers.enter_context(self.locks)
         self._servers.enter_context(self.store)
+        if self.pooler is not None:
+            self._servers.enter_context(self.pooler)
         say(f"Starting {self._count} instances")
         for number in range(1, self._count + 1):
             cable = self._cable(number) if self._cabled else None
@@ -205,16 +214,21 @@ class Stage:
         return {actor.cable.host if actor.cable else "127.0.0.1" for actor in self.instances}
 
     @property
-    def store_server(self) -> Valkey | MariaDB | None:
+    def store_url(self) -> str:
+        """Return the URL of the store, or of the pooler in front of it."""
+        return self.store.url if self.pooler is None else self.pooler.url
+
+    @property
+    def store_server(self) -> StoreServer | None:
         """Return the store, if it is one server."""
-        return self.store if isinstance(self.store, Valkey | MariaDB) else None
+        return self.store if isinstance(self.store, StoreServer) else None
 
     @property
     def can_cut_power(self) -> bool:
         """True if a power cut can take the unsynced data from the store."""
         return self.shim.available and isinstance(self.store, Valkey)
 
-    def cut_power(self, store: Valkey | MariaDB) -> None:
+    def cut_power(self, store: StoreServer) -> None:
         """Kill the store, and drop its unsynced data."""
         store.kill()
         if self.can_cut_power:

@@ -6,15 +6,20 @@
 the usual way. `lua`: no lock; one atomic script for each request, which is what a sceptic would do instead. `articles`:
 the articles' demo; for each request a lease and a lock, a read, a decrement and two writes, in a thread. `canned`: no
 framework; a fixed answer, to see what the load generator itself can do.
+
+On PostgreSQL, what one would write there, with an order for each purchase and a key that is unique: `update`: one
+statement, which takes a unit if there is one; `skip-locked`: one statement, which takes a row, of a row for each unit,
+that nobody else is about to take; `advisory`: an advisory lock until the end of the transaction, and reads and writes.
 """
 
 import argparse
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Annotated, Any, Final
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Any, Final, LiteralString
 
+import psycopg
 import redis
 import redis.asyncio
 import uvicorn
@@ -43,6 +48,39 @@ redis.call("INCRBY", KEYS[2], ARGV[1])
 if ARGV[2] ~= "" then redis.call("HSET", KEYS[3], ARGV[2], 1) end
 return 1
 """
+
+
+TABLES: Final[LiteralString] = """
+CREATE TABLE items (sku text PRIMARY KEY, stock bigint NOT NULL CHECK (stock >= 0));
+CREATE TABLE units (sku text, unit bigint, sold boolean NOT NULL DEFAULT false, PRIMARY KEY (sku, unit));
+CREATE INDEX ON units (sku) WHERE NOT sold;
+CREATE TABLE orders (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, sku text NOT NULL, quantity bigint NOT NULL, key text UNIQUE
+);
+"""
+_ORDER: Final[LiteralString] = "INSERT INTO orders (sku, quantity, key) SELECT sku, %(quantity)s, %(key)s FROM "
+_UPDATE: Final[LiteralString] = f"""
+WITH taken AS (
+  UPDATE items SET stock = stock - %(quantity)s WHERE sku = %(sku)s AND stock >= %(quantity)s RETURNING sku
+)
+{_ORDER} taken
+"""
+_SKIP_LOCKED: Final[LiteralString] = f"""
+WITH free AS (
+  SELECT sku, unit FROM units WHERE sku = %(sku)s AND NOT sold LIMIT %(quantity)s FOR UPDATE SKIP LOCKED
+), taken AS (
+  UPDATE units SET sold = true FROM free WHERE units.sku = free.sku AND units.unit = free.unit
+    AND (SELECT count(*) FROM free) = %(quantity)s RETURNING units.sku
+)
+{_ORDER} (SELECT DISTINCT sku FROM taken) AS taken
+"""
+_ADVISORY: Final[tuple[LiteralString, ...]] = (
+    "SELECT pg_advisory_xact_lock(hashtextextended(%(sku)s, 0))",
+    "SELECT stock FROM items WHERE sku = %(sku)s",
+    "UPDATE items SET stock = stock - %(quantity)s WHERE sku = %(sku)s",
+    f"{_ORDER} items WHERE sku = %(sku)s",
+)
+_SESSIONS: Final = 20  # a process; more would wait for each other
 
 
 def _app(sell: Callable[[str, int, str | None], Awaitable[object]], close: Callable[[], Awaitable[object]]) -> FastAPI:
@@ -108,6 +146,57 @@ def articles() -> FastAPI:
     return _app(lambda sku, quantity, _: run_in_threadpool(sell, sku, quantity), close)
 
 
+class _Sessions:
+    """Connections to PostgreSQL, made when they are needed; the one that was used last is used next."""
+
+    def __init__(self) -> None:
+        self._free: list[psycopg.AsyncConnection] = []
+        self._room = asyncio.Semaphore(_SESSIONS)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        async with self._room:
+            url = os.environ["BENCH_STORE"]
+            session = self._free.pop() if self._free else await psycopg.AsyncConnection.connect(url, autocommit=True)
+            try:
+                yield session
+            finally:
+                self._free.append(session)
+
+    async def close(self) -> None:
+        for session in self._free:
+            await session.close()
+
+
+def _in_a_statement(statement: LiteralString) -> FastAPI:
+    sessions = _Sessions()
+
+    async def sell(sku: str, quantity: int, key: str | None) -> None:
+        async with sessions.one() as session:
+            with suppress(psycopg.errors.UniqueViolation):  # it has been sold to this key
+                await session.execute(statement, {"sku": sku, "quantity": quantity, "key": key})
+
+    return _app(sell, sessions.close)
+
+
+def advisory() -> FastAPI:
+    """Return one with PostgreSQL's own lock, and a transaction of a read and two writes."""
+    sessions = _Sessions()
+    lock, read, *writes = _ADVISORY
+
+    async def sell(sku: str, quantity: int, key: str | None) -> None:
+        values = {"sku": sku, "quantity": quantity, "key": key}
+        with suppress(psycopg.errors.UniqueViolation):  # it has been sold to this key
+            async with sessions.one() as session, session.transaction():
+                await session.execute(lock, values)
+                found = await (await session.execute(read, values)).fetchone()
+                if found and found[0] >= quantity:
+                    for write in writes:
+                        await session.execute(write, values)
+
+    return _app(sell, sessions.close)
+
+
 _ANSWER: Final = b"8080 reduce stock end!"
 _HEAD: Final[Any] = {
     "type": "http.response.start",
@@ -166,6 +255,9 @@ _MADE: Final[dict[str, Callable[[], Any]]] = {
     "asgi-wait": _TellingTogether,
     "lua": lua,
     "articles": articles,
+    "update": lambda: _in_a_statement(_UPDATE),
+    "skip-locked": lambda: _in_a_statement(_SKIP_LOCKED),
+    "advisory": advisory,
 }
 
 

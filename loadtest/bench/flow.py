@@ -10,8 +10,10 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import time
 from base64 import b64encode
+from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,23 +34,30 @@ from loadtest.bench.stand import CONTENDERS, Running, Stand
 
 _SECRET: Final = "whsec_" + b64encode(b"no secret: of the benchmark only").decode()
 _WITHIN_S: Final = 300.0
+_ALONE: Final = 20  # buyers before the others, one after the other
 
 
 class Receiver:
     """Takes the events, and counts the orders that are confirmed."""
 
     def __init__(self, buyers: int) -> None:
-        self._buyers = buyers
-        self._confirmed: set[str] = set()
+        self._left = buyers
+        self._confirmed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.all_there = asyncio.Event()
+
+    async def has(self, order: str) -> None:
+        """Wait until an order is confirmed here."""
+        await self._confirmed[order].wait()
 
     async def take(self, request: Request) -> Response:
         """Take an event, or a batch."""
         found = await request.json()
         for event in found.get("events", [found]):
             if event["type"] == "order.confirmed":
-                self._confirmed.add(event["data"]["order"])
-        if len(self._confirmed) == self._buyers:
+                confirmed = self._confirmed[event["data"]["order"]]
+                self._left -= not confirmed.is_set()
+                confirmed.set()
+        if not self._left:
             self.all_there.set()
         return Response(status_code=204)
 
@@ -71,8 +80,8 @@ class Payer:
         length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         return json.loads(await self._reader.readexactly(length))
 
-    async def buy(self, name: str) -> None:
-        """Hold a unit, and announce its payment as the provider does."""
+    async def buy(self, name: str) -> str:
+        """Hold a unit, and announce its payment as the provider does; return the order."""
         held = await self._post("/holds", json.dumps({"buyer": name}))
         body = json.dumps({"type": "payment.succeeded", "data": {"hold": held["id"], "payment_ref": name}})
         now = datetime.now(UTC)
@@ -81,15 +90,27 @@ class Payer:
         told = await self._post("/payments/webhook", body, **signed)
         if told.get("outcome") != "confirmed":
             raise RuntimeError(f"a payment was answered {told}")
+        return str(held["id"])
 
     def close(self) -> None:
         """Close the connection."""
         self._writer.close()
 
 
-async def _flow(running: Running, port: int, buyers: int, connections: int) -> tuple[float, float]:
-    """Return how many seconds it took until all had paid, and until all events were there."""
-    receiver = Receiver(buyers)
+async def _delay_s(payer: Payer, receiver: Receiver) -> float:
+    """The median time from the answer to a payment until its event is there, while one buyer comes after the other."""
+    took_s = list[float]()
+    for number in range(_ALONE):
+        order = await payer.buy(f"alone-{time.time_ns()}-{number}")
+        began = time.perf_counter()
+        await receiver.has(order)
+        took_s.append(time.perf_counter() - began)
+    return statistics.median(took_s)
+
+
+async def _flow(running: Running, port: int, buyers: int, connections: int) -> dict[str, float]:
+    """Return the delay of an event, and how many seconds it took until all had paid, and all events were there."""
+    receiver = Receiver(buyers + _ALONE)
     application = Starlette(routes=[Route("/", receiver.take, methods=["POST"])])
     server = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning", lifespan="off"))
     serving = asyncio.create_task(server._serve())
@@ -104,11 +125,12 @@ async def _flow(running: Running, port: int, buyers: int, connections: int) -> t
         async with asyncio.timeout(_WITHIN_S):
             for payer in payers:
                 await payer.connect()
+            delay_s = await _delay_s(payers[0], receiver)
             began = time.perf_counter()
             await asyncio.gather(*map(one_after_the_other, payers))
             paid_s = time.perf_counter() - began
             await receiver.all_there.wait()
-            return paid_s, time.perf_counter() - began
+            return {"delay_s": delay_s, "paid_s": paid_s, "all_s": time.perf_counter() - began}
     finally:
         for payer in payers:
             payer.close()
@@ -134,14 +156,16 @@ def main() -> int:
         running = stand.start(contender, options.instances)
         for _ in range(options.rounds):
             running.fill()
-            paid_s, all_s = uvloop.run(_flow(running, port, options.buyers, options.connections))
-            found.append({"buyers": options.buyers, "paid_s": paid_s, "all_s": all_s})
+            took_s = uvloop.run(_flow(running, port, options.buyers, options.connections))
+            found.append({"buyers": options.buyers, **took_s})
     rates = sorted(options.buyers / one["all_s"] for one in found)
     paid = sorted(options.buyers / one["paid_s"] for one in found)
+    delays = sorted(1000 * one["delay_s"] for one in found)
     console.print(
         f"hold, callback, event delivered: {rates[len(rates) // 2]:,.0f} buyers a second "
         f"({rates[0]:,.0f}-{rates[-1]:,.0f}), of them paid {paid[len(paid) // 2]:,.0f} a second, "
-        f"on {os.cpu_count()} cores for all programs",
+        f"on {os.cpu_count()} cores for all programs; while one buys alone, an event is there {delays[0]:.0f} to "
+        f"{delays[-1]:.0f} ms after the payment (medians)",
         highlight=False,
     )
     options.report.mkdir(parents=True, exist_ok=True)

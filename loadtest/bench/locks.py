@@ -30,7 +30,7 @@ from fencelock.registry import CLASSES, scheme_of
 from fencelock.zookeeper.client import ZooKeeperClient
 from fencelock.zookeeper.session import Access
 from lab.cli import check_file
-from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
+from lab.servers import EtcdMember, MariaDB, Postgres, Valkey, ZooKeeper
 from loadtest.bench.race import OURS, PEERS, Contestant, Heat, heat_of, is_installed, medians, race
 
 _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overlaps", "left")
@@ -72,6 +72,10 @@ def _start_zookeeper(started: ExitStack) -> str:
 
 def _start_mysql(started: ExitStack) -> str:
     return started.enter_context(MariaDB()).url.partition("://")[2]
+
+
+def _start_postgres(started: ExitStack) -> str:
+    return started.enter_context(Postgres()).url.partition("://")[2]
 
 
 # Data that a lock keeps on purpose (counters, folders, a row for each name) is not left behind.
@@ -121,12 +125,23 @@ def _left_in_mysql(address: str) -> set[str]:
     return asyncio.run(look())
 
 
+def _left_in_postgres(address: str) -> set[str]:
+    import psycopg
+
+    with psycopg.connect(f"postgres://{address}", autocommit=True) as client:
+        found = {f"lock {key}" for (key,) in client.execute("SELECT objid FROM pg_locks WHERE locktype = 'advisory'")}
+        if client.execute("SELECT FROM pg_tables WHERE tablename = 'fencelock_contenders'").rowcount:
+            found |= {f"row {holder}" for (holder,) in client.execute("SELECT holder FROM fencelock_contenders")}
+    return found
+
+
 # The servers by the first word of our locks' names.
 SERVERS: Final = {
     "etcd": Server("etcd3", "cslab-etcd3", _start_etcd, _left_in_etcd),
     "redis": Server("redis", "'redis[hiredis]'", _start_redis, _left_in_redis),
     "redlock": Server("redis", "'redis[hiredis]'", _start_redlock, _left_in_redis),
     "zookeeper": Server("fencelock.zookeeper", "", _start_zookeeper, _left_in_zookeeper),
+    "postgres": Server("psycopg", "'psycopg[binary]'", _start_postgres, _left_in_postgres),
     "mysql": Server("asyncmy", "'sqlalchemy[asyncio]' asyncmy cryptography", _start_mysql, _left_in_mysql),
 }
 

@@ -93,6 +93,7 @@ PEERS: Final = (
     _python("redis-py on asyncio", "redis", "redis.asyncio", "redis"),
     _python("python-redis-lock", "redis", "redis_lock", "python-redis-lock"),
     _python("kazoo", "zookeeper", "kazoo", "kazoo"),
+    _python("pg_advisory_lock", "postgres", "psycopg", "'psycopg[binary]'"),
 )
 
 

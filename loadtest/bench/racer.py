@@ -132,6 +132,14 @@ def _kazoo(url: str, name: str) -> Handle:
     return Handle(lock.acquire, lock.release, client.stop)
 
 
+def _pg_advisory_lock(url: str, name: str) -> Handle:
+    import psycopg
+
+    session = psycopg.connect(url, autocommit=True)
+    take, give = (f"SELECT pg_advisory_{word}lock(hashtextextended(%s, 0))".encode() for word in ("", "un"))
+    return Handle(lambda: session.execute(take, [name]), lambda: session.execute(give, [name]), session.close)
+
+
 def _host_and_port(url: str) -> tuple[str, int]:
     host, _, port = url.partition("://")[2].partition(",")[0].rpartition(":")
     return host, int(port)
@@ -143,6 +151,7 @@ IN_THREAD: Final[dict[str, Callable[[str, str], Handle]]] = {
     "redis-py": _redis_py,
     "python-redis-lock": _python_redis_lock,
     "kazoo": _kazoo,
+    "pg_advisory_lock": _pg_advisory_lock,
 }
 ON_LOOP: Final[dict[str, Callable[[str, str], AsyncHandle]]] = {
     "asyncio": _asyncio,

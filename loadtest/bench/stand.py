@@ -11,18 +11,23 @@ from pathlib import Path
 from typing import Final, Self
 
 import psutil
+import psycopg
 import redis
+from psycopg import sql
 
 from app.orders import DEFAULT_SKU, TermsChange
 from app.settings import PREFIX, load
 from app.stock import Fence
 from app.wiring import Sale, open_sale
 from fencelock import aio, connect
-from lab.servers import EtcdMember, Valkey
+from lab.servers import EtcdMember, Postgres, Valkey
 from lab.servers.process import Process, ProcessFailed, free_port
+from loadtest.bench.contenders import TABLES
 
 ROOT: Final = Path(__file__).parents[2]
 PLENTY: Final = 10**9
+_ROWS: Final = 200_000
+_POSTGRES: Final = ("-c", "max_connections=200", "-c", "shared_buffers=128MB")  # the second is PostgreSQL's default
 _FILLED_AT_ONCE: Final = 50
 TOKEN: Final = "of-the-bench"
 _STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all calls of a sale; the rest is within the scripts
@@ -56,6 +61,9 @@ CONTENDERS: Final = {
         Contender("20 pages", "this service, 20 control rooms open", pages=20),
         Contender("holds", "this service, units are held and paid", settings={"GRACE_S": "0"}),
         Contender("sold out", "this service, after the last unit", stock=0),
+        Contender("update", "no lock, UPDATE ... WHERE stock > 0 per request", "update"),
+        Contender("skip-locked", "a row per unit, FOR UPDATE SKIP LOCKED", "skip-locked", stock=_ROWS),
+        Contender("advisory", "an advisory lock and a transaction per request", "advisory"),
     )
 }
 
@@ -63,10 +71,10 @@ CONTENDERS: Final = {
 class Running:
     """A contender with its instances. Its data in the store is apart from that of the others."""
 
-    def __init__(self, contender: Contender, instances: int, etcd: EtcdMember, store_url: str) -> None:
+    def __init__(self, contender: Contender, instances: int, lock_url: str, store_url: str) -> None:
         self.contender = contender
-        self._lock_url = f"etcd://{etcd.endpoint.partition('://')[2]}"
-        self._store_url = store_url
+        self._lock_url = lock_url
+        self.store_url = store_url
         self._lock_prefix = f"/bench/{contender.name.replace(' ', '-')}"
         self.processes = [self._process(number) for number in range(instances)]
 
@@ -74,13 +82,13 @@ class Running:
         port = free_port()
         env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         if self.contender.program is not None:
-            env |= {"BENCH_LOCK": self._lock_url, "BENCH_STORE": self._store_url}
+            env |= {"BENCH_LOCK": self._lock_url, "BENCH_STORE": self.store_url}
             argv = [sys.executable, "-m", "loadtest.bench.contenders", self.contender.program, str(port)]
         else:
             own = {
                 "PORT": str(port),
                 "LOCK": self._lock_url,
-                "STORE": self._store_url,
+                "STORE": self.store_url,
                 "LOCK_PREFIX": self._lock_prefix,
                 "PURCHASE_TIMEOUT_MS": "60000",
                 "ADMIN_TOKEN": TOKEN,
@@ -111,8 +119,18 @@ class Running:
 
     def fill(self, skus: tuple[str, ...] = (DEFAULT_SKU,), terms: TermsChange | None = None) -> None:
         """Begin a new sale; `terms`: of the first item."""
+        if self.contender.program is not None and self.store_url.startswith("postgres"):
+            with psycopg.connect(self.store_url, autocommit=True) as client:
+                client.execute("DROP TABLE IF EXISTS items, units, orders")
+                client.execute(TABLES)
+                for sku in skus:
+                    client.execute("INSERT INTO items VALUES (%s, %s)", (sku, self.contender.stock))
+                    rows = "INSERT INTO units (sku, unit) SELECT %s, generate_series(1, %s)"
+                    client.execute(rows, (sku, self.contender.stock if self.contender.stock < PLENTY else 0))
+                client.execute("VACUUM ANALYZE")
+            return
         if self.contender.program is not None:
-            with redis.Redis.from_url(self._store_url) as client:
+            with redis.Redis.from_url(self.store_url) as client:
                 for sku in skus:
                     client.mset({f"{sku}:stock": self.contender.stock, f"{sku}:lucky": 0})
                     client.delete(f"{sku}:keys")
@@ -148,7 +166,7 @@ class Running:
             backend.close()
 
     def _open_sale(self) -> AbstractAsyncContextManager[Sale]:
-        return open_sale(load(lock=self._lock_url, store=self._store_url, lock_prefix=self._lock_prefix))
+        return open_sale(load(lock=self._lock_url, store=self.store_url, lock_prefix=self._lock_prefix))
 
 
 class Instance(Process):
@@ -167,17 +185,18 @@ class Instance(Process):
 
 
 class Stand:
-    """The servers, and the contenders on them."""
+    """The servers, and the contenders on them: etcd and a Valkey, or with `postgres` one PostgreSQL for everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, postgres: bool = False) -> None:
         self._all = ExitStack()
         self.etcd = EtcdMember()
         self.store = Valkey(options=["--databases", "64"])
+        self.postgres = Postgres(durable=True, options=_POSTGRES) if postgres else None
         self._databases = 0
 
     def __enter__(self) -> Self:
-        self._all.enter_context(self.etcd)
-        self._all.enter_context(self.store)
+        for server in (self.etcd, self.store) if self.postgres is None else (self.postgres,):
+            self._all.enter_context(server)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -185,15 +204,29 @@ class Stand:
 
     def start(self, contender: Contender, instances: int = 2) -> Running:
         """Start a contender's instances, which are ready afterwards, and end with the stand."""
+        lock_url = f"etcd://{self.etcd.endpoint.partition('://')[2]}"
         store_url = f"redis://127.0.0.1:{self.store.port}/{self._databases}"
         self._databases += 1
-        running = Running(contender, instances, self.etcd, store_url)
+        if self.postgres is not None:
+            name = f"bench_{self._databases}"
+            with psycopg.connect(self.postgres.url, autocommit=True) as client:
+                client.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            lock_url = store_url = f"{self.postgres.url.rpartition('/')[0]}/{name}"
+        running = Running(contender, instances, lock_url, store_url)
         for one in running.processes:
             self._all.callback(one.stop)
             one.start(wait=False)
         for one in running.processes:
             one.wait_ready()
         return running
+
+    def durability(self) -> str:
+        """Return what PostgreSQL does before it answers a commit of any of them, as a sentence; empty without it."""
+        if self.postgres is None:
+            return ""
+        said = "SELECT name || ' is ' || setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit')"
+        with psycopg.connect(self.postgres.url, autocommit=True) as client:
+            return f" In PostgreSQL {' and '.join(words for (words,) in client.execute(said))}."
 
     def cpu_s(self, running: Running) -> float:
         """Return the CPU time that a contender's instances and the servers have taken so far, in seconds."""

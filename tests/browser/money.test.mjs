@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { addUp, sums, written } from "./static/money.js";
+import { addUp, parsed, sums, written } from "./static/money.js";
 
 test("an amount has the decimals of its currency", () => {
   const plain = (text) => text.replace(/[\u00a0\u202f]/g, " ");
@@ -12,6 +12,8 @@ test("an amount has the decimals of its currency", () => {
     [49900, "HUF", "HUF 499.00"],
     [49900, "IDR", "IDR 499.00"],
     [499, "JPY", "¥499"],
+    [499, "CNY", "CN¥4.99"],
+    [499, "HKD", "HK$4.99"],
     [1500, "KWD", "KWD 1.500"],
     [5, "EUR", "€0.05"],
   ];
@@ -20,6 +22,12 @@ test("an amount has the decimals of its currency", () => {
     assert.equal(found.replace(/^(Ft|Rp|KWD)\s?/, `${currency} `), text);
   }
   assert.equal(written(499, null, "en"), "499");
+});
+
+test("an amount that somebody types is one of its currency, or none", () => {
+  assert.deepEqual(["499.95", "499,9", " 5 ", "0.05"].map((text) => parsed(text, "EUR")), [49995, 49990, 500, 5]);
+  assert.deepEqual(["5990", "1.5"].map((text) => parsed(text, "JPY")), [5990, null]);
+  assert.deepEqual(["", "1,499", "-1", "€5", "5.", "1e3"].map((text) => parsed(text, "EUR")), Array(6).fill(null));
 });
 
 test("orders are added up by currency, and what is none is not said", () => {

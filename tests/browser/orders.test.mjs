@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { answer, anew, elapse, settle, timers, visit } from "./stand_in.mjs";
 import { browser } from "./static/keep.js";
-import { skuOf } from "./static/order_id.js";
-import { addressOf, homeOf, lookUp, ordersOf, shopOf, shorten } from "./static/orders.js";
+import { shorten, skuOf } from "./static/order_id.js";
+import { addressOf, homeOf, lookUp, ordersOf, shopOf } from "./static/orders.js";
 
 const GONE = { status: 404, json: { type: "urn:seckill:http-404" } };
 

@@ -131,15 +131,15 @@ test("there are no ghosts while nobody knows who holds the lock, or when it keep
   }
 });
 
-const sold = (at, a, b, level = { stock: 90, lucky: 10 }) => ({
+const served = (at, a, b, level = { stock: 90, lucky: 10 }) => ({
   at,
   level,
-  instances: [{ instance: "a", units: a }, ...(b === undefined ? [] : [{ instance: "b", units: b }])],
+  instances: [{ instance: "a", served: a }, ...(b === undefined ? [] : [{ instance: "b", served: b }])],
 });
 
-test("rates are units over time, and an instance that has started anew counts from 0", async () => {
+test("rates are buyers over time, and an instance that has started anew counts from 0", async () => {
   const { remember, rates, ratesNow, seen } = await fresh("history.js");
-  for (const one of [sold(10, 100), sold(12, 104, 7), sold(14, 6, 7)]) remember(one);
+  for (const one of [served(10, 100), served(12, 104, 7), served(14, 6, 7)]) remember(one);
   assert.deepEqual(seen(), ["a", "b"]);
   assert.deepEqual(rates(["a", "b"]), [[10, 12, 14], [null, 2, 3], [null, null, 0]]);
   assert.deepEqual([...ratesNow()], [["a", 3], ["b", 0]]);
@@ -147,27 +147,27 @@ test("rates are units over time, and an instance that has started anew counts fr
 
 test("a rate is over more than a second: over less it would flicker", async () => {
   const { remember, rates } = await fresh("history.js");
-  for (const one of [sold(10, 0), sold(10.5, 0), sold(11, 7), sold(11.5, 9), sold(12, 14)]) remember(one);
+  for (const one of [served(10, 0), served(10.5, 0), served(11, 7), served(11.5, 9), served(12, 14)]) remember(one);
   assert.deepEqual(rates(["a"])[1].map((rate) => rate && Math.round(10 * rate) / 10), [null, 0, 7, 6, 9.3]);
 });
 
-test("the curves have a hole where nothing was heard, over which nothing is sold", async () => {
+test("the curves have a hole where nothing was heard, over which nobody is served", async () => {
   const { remember, levels, rates } = await fresh("history.js");
-  for (const one of [sold(10, 0), sold(20, 50, undefined, null), sold(22, 54)]) remember(one);
-  remember(sold(21, 99)); // of an instance whose clock is behind
+  for (const one of [served(10, 0), served(20, 50, undefined, null), served(22, 54)]) remember(one);
+  remember(served(21, 99)); // of an instance whose clock is behind
   assert.deepEqual(levels(), [[10, 15, 20, 22], [null, null, null, null], [90, null, null, 90]]);
   assert.deepEqual(rates(["a"])[1], [null, null, null, 2]);
 });
 
 test("the time before the page was opened is remembered once, and two minutes are shown", async () => {
   const { recall, remember, levels, span } = await fresh("history.js");
-  recall({ samples: [{ at: 10, stock: 9, lucky: 1, units: { a: 1 } }, { at: 12, stock: 7, held: 1, lucky: 2, units: { a: 2 } }] });
-  recall({ samples: [{ at: 5, stock: 9, lucky: 1, units: {} }] });
+  recall({ samples: [{ at: 10, stock: 9, lucky: 1, served: { a: 1 } }, { at: 12, stock: 7, held: 1, lucky: 2, served: { a: 2 } }] });
+  recall({ samples: [{ at: 5, stock: 9, lucky: 1, served: {} }] });
   assert.deepEqual(levels(), [[10, 12], [9, 8], [9, 7]]);
   assert.deepEqual(span(), [-8, 12]);
-  remember(sold(135, 3));
+  remember(served(135, 3));
   assert.deepEqual(span(), [15, 135]);
-  remember(sold(140, 3));
+  remember(served(140, 3));
   assert.equal(levels()[0][0], 73.5); // older than that is forgotten
 });
 

@@ -37,7 +37,7 @@ def shop(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ins
     catalogue.write_text("".join(f"[items.{sku}]\nname = {sku!r}\n" for sku in ("lamp", "poster")))
     provider = ProviderProcess(port=free_port())
     variables = {name.lower(): value for name, value in provider.variables.items()}
-    shop = start(rehearsal=True, catalogue=catalogue, **variables)
+    shop = start(extension="lab.rehearsal", catalogue=catalogue, **variables)
     for sku in ("lamp", "poster"):
         Item(shop, 9, sku).terms(**PRICE)
     with provider.of([shop.url]):
@@ -67,7 +67,11 @@ def test_nobody_is_kept_out(visitors: Visitors, shop: Instance, scheme: Any, lan
     page.goto(item.room(shop))
     expect(page.locator("#story")).to_be_attached()
     found += look("/control", "#items :is(li, [role=listitem])") + look(f"/control?sku={item.sku}", "#stock")
-    found += look("/control/reconcile", "h1") + look(f"/control/orders?sku={item.sku}", "#orders td.buyer")
+    found += (
+        look("/control/deliveries", "#undelivered-said")
+        + look("/control/reconcile", "h1")
+        + look(f"/control/orders?sku={item.sku}", "#orders td.buyer")
+    )
     page.locator("#orders button").first.click()
     expect(page.locator("#life")).to_be_visible()
     found += faults(page)

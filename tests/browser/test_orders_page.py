@@ -36,7 +36,7 @@ REPORT: Final[dict[str, Any]] = {"at": 1.8e9, "total": SUMS, "items": [], "days"
 
 @pytest.fixture(scope="module")
 def instance(start: Start) -> Instance:
-    return start(rehearsal=True)
+    return start(extension="lab.rehearsal")
 
 
 @pytest.fixture
@@ -138,7 +138,8 @@ def test_sums_by_state_and_day(visitors: Visitors, instance: Instance, item: Ite
     page = opened(visitors, instance, item)
     counts = page.locator("#states .count")
     expect(counts).to_have_text(["6", "1", "1", "2", "0", "3", "0", "0"])
-    shows(page, sums="€9.98 paid · €4.99 owed · €9.98 kept · 1 unit to ship")
+    expect(page.locator("#sums dt")).to_have_text(["Paid", "Owed", "Kept", "Units to ship"])
+    expect(page.locator("#sums dd")).to_have_text(["€9.98", "€4.99", "€9.98", "1"])
     expect(page.locator("#days tr")).to_contain_text(re.compile("11 Nov.*6.*1.*€9.98.*€4.99.*3.*25 %"))
 
 
@@ -155,12 +156,14 @@ def test_an_order_is_refunded(visitors: Visitors, instance: Instance, item: Item
     expect(life.locator("#steps li strong")).to_have_text(["Held", "Paid"])
     expect(life.locator("#steps li").last).to_contain_text(re.compile(r"token \d+, batch \w+"))
     page.get_by_role("button", name="Refund", exact=True).click()
-    dialog = page.get_by_role("dialog", name="Was the money given back?")
+    dialog = page.get_by_role("dialog", name="Was €4.99 given back?")
+    expect(dialog).to_contain_text("This notes it for payment p-bob.")
+    expect(page.locator("#refund-note")).to_be_hidden()
     dialog.get_by_role("button", name="Leave it").click()
     expect(page.locator("#done")).to_have_text("Nothing was changed.")
     page.get_by_role("button", name="Refund", exact=True).click()
     dialog.get_by_role("checkbox", name="sell the units again").check()
-    dialog.get_by_role("button", name="Note the refund").click()
+    dialog.get_by_role("button", name="It was given back: note it").click()
     expect(page.locator("#done")).to_have_text("The refund is noted.")
     expect(page.locator("#steps li strong")).to_have_text(["Held", "Paid", "Given back"])
     expect(page.locator("#steps li").last).to_contain_text("by operator")
@@ -169,7 +172,7 @@ def test_an_order_is_refunded(visitors: Visitors, instance: Instance, item: Item
     page.reload()
     expect(page.locator("#steps li")).to_have_count(3)
     assert httpx.get(f"{instance.url}/stock", params={"sku": item.sku}).json()["stock"] == 297
-    page.get_by_role("button", name="Close").click()
+    page.keyboard.press("Escape")
     expect(page.locator("#life")).to_be_hidden()
 
 
@@ -223,7 +226,7 @@ def refuser() -> Iterator[str]:
 
 def test_each_refund_is_told_once_in_its_currency(start: Start, visitors: Visitors, refuser: str) -> None:
     """One of another currency, which failed, and was tried again: the row, the account and the steps say so."""
-    instance = start(alone="7", rehearsal=True, refunds=refuser, webhook_secret=SECRET)
+    instance = start(alone="7", extension="lab.rehearsal", refunds=refuser, webhook_secret=SECRET)
     item = Item(instance, 300)
     item.terms(price=499, currency="EUR")
     order = hold(instance, item, "ann")
@@ -255,6 +258,42 @@ def test_each_refund_is_told_once_in_its_currency(start: Start, visitors: Visito
     expect(page.locator("#life-money")).to_have_text(
         re.compile(r"^€4\.99 \+ XTS.4\.99 paid · XTS.4\.99 given back · €4\.99 kept$")
     )
+
+
+def test_the_cashier_gives_money_back(start: Start, visitors: Visitors, refuser: str) -> None:
+    """With a cashier the page has it given back: some units, or an amount, and says how it went; noting is second."""
+    instance = start(alone="8", extension="lab.rehearsal", refunds=refuser, webhook_secret=SECRET)
+    item = Item(instance, 300)
+    item.terms(price=499, currency="EUR")
+    order = hold(instance, item, "ann", quantity=3)
+    pay(instance, order, "p-ann", 3 * 499)
+    page = opened(visitors, instance, item)
+    page.get_by_role("row", name=re.compile("ann")).get_by_role("button").click()
+    payments = page.get_by_role("list", name="Payments")
+    page.get_by_role("button", name="Refund", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Give €14.97 back?")
+    expect(dialog).to_contain_text("gives it back to ann, of payment p-ann.")
+    page.get_by_role("radio", name="Some units").check()
+    expect(page.get_by_role("dialog", name="Give €4.99 back?")).to_be_visible()
+    page.get_by_role("button", name="Give €4.99 back").click()
+    expect(page.locator("#done")).to_have_text("The cashier is asked to give €4.99 back.")
+    expect(payments).to_contain_text("failed")  # without a reload: the shop has refused the first one
+    payments.get_by_role("button", name="Try again").click()
+    page.get_by_role("dialog", name="Try again?").get_by_role("button", name="Try again").click()
+    expect(payments.locator("li li .happened")).to_have_text(["given back €4.99"])
+    page.get_by_role("button", name="Refund", exact=True).click()
+    page.get_by_role("radio", name="An amount").check()
+    amount = page.get_by_role("textbox", name="An amount")
+    for wrong, why in (("99.99", "There is €9.98 left"), ("1,499", "An amount such as")):
+        amount.fill(wrong)
+        page.locator("#refund-yes").click()
+        assert why in amount.evaluate("field => field.validationMessage")
+    amount.fill("2.50")
+    page.get_by_role("button", name="It was given back: note it").click()
+    expect(page.locator("#done")).to_have_text("The refund is noted.")
+    expect(page.locator("#life-money")).to_have_text("€14.97 paid · €7.49 given back · €7.48 kept")
+    refunds = item.orders()[0]["payments"][0]["refunds"]
+    assert [(one["amount"], one["units"], one["way"]) for one in refunds] == [(499, 1, "provider"), (250, 0, "noted")]
 
 
 def test_the_export_is_a_link(visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]) -> None:
@@ -317,36 +356,47 @@ def test_events_that_did_not_leave(start: Start, visitors: Visitors) -> None:
     """An operator sees the order that the shop's end refuses, and has it tried again, and events of a moment sent."""
     nobody = {"webhook_url": f"http://127.0.0.1:{free_port()}/", "webhook_secret": SECRET}
     # Alone: the events of other tests' orders would be tried before, and then nothing for ten minutes.
-    instance = start(alone="5", rehearsal=True, webhook_retry_s=600, **nobody)
+    instance = start(alone="5", extension="lab.rehearsal", webhook_retry_s=600, **nobody)
     item = Item(instance, 300)
     item.terms(price=499, currency="EUR")
     order = hold(instance, item, "ann")
-    page = opened(visitors, instance, item)
-    region = page.get_by_role("region", name="Events that did not leave").first
+    page = visitors.visit(item.room(instance))
+    page.get_by_role("link", name="Events").click()
+    region = page.get_by_role("main")
     row = region.get_by_role("row", name=re.compile(re.escape(order.rpartition("~")[0])))
-    expect(row).to_contain_text("parked", timeout=120_000)
+    expect(row).to_contain_text("waits, next try", timeout=120_000)
     expect(row).to_contain_text("no connection")
     assert order.rpartition("~")[2] not in page.content()
     assert fits(page)
     assert min(contrasts(page), key=lambda one: one[1])[1] >= LOWEST
-    region.get_by_role("button", name="Try all again").click()
-    expect(region).to_contain_text(f"The sender is asked: {item.sku}.")
-    region.get_by_label("All events since").fill("2026-01-01T00:00:00")
+    asked = f"Events of {item.sku} are sent again within some seconds."
+    row.get_by_role("button", name="Try").click()
+    shows(page, replay_said=asked)
+    region.get_by_role("button", name="Try all of these again").click()
+    shows(page, replay_said=asked)
+    region.get_by_label("Since").fill("2026-01-01T00:00:00")
     region.get_by_role("button", name="Send again").click()
-    expect(region).to_contain_text(f"The sender is asked: {item.sku}.")
+    shows(page, replay_said=asked)
+    row.get_by_role("link").click()
+    expect(page.locator("#life-title")).to_contain_text(order.rpartition("~")[0])
 
 
 def test_events_of_several_receivers(start: Start, visitors: Visitors) -> None:
     """Each order is listed with the receiver that did not get it, and one of them can be asked for."""
     nobody = f"http://127.0.0.1:{free_port()}/"
     instance = start(
-        alone="6", rehearsal=True, webhook_retry_s=600, webhook_url=f"{nobody} {nobody}#name=erp", webhook_secret=SECRET
+        alone="6",
+        extension="lab.rehearsal",
+        webhook_retry_s=600,
+        webhook_url=f"{nobody} {nobody}#name=erp",
+        webhook_secret=SECRET,
     )
     item = Item(instance, 300)
     item.terms(price=499, currency="EUR")
     order = hold(instance, item, "ann")
-    page = opened(visitors, instance, item)
-    region = page.get_by_role("region", name="Events that did not leave").first
+    page = visitors.visit(item.room(instance))
+    page.get_by_role("link", name="Events").click()
+    region = page.get_by_role("main")
     rows = region.get_by_role("row", name=re.compile(re.escape(order.rpartition("~")[0])))
     expect(rows).to_have_count(2, timeout=120_000)
     expect(rows.filter(has=page.get_by_role("cell", name="erp", exact=True))).to_have_count(1)
@@ -354,6 +404,6 @@ def test_events_of_several_receivers(start: Start, visitors: Visitors) -> None:
     assert fits(page)
     with page.expect_request("**/control/replay*") as asked:
         region.get_by_label("Receiver").select_option("erp")
-        region.get_by_role("button", name="Try all again").click()
+        region.get_by_role("button", name="Try all of these again").click()
     assert asked.value.post_data_json == {"receiver": "erp"}
-    expect(region).to_contain_text(f"The sender is asked: {item.sku}.")
+    shows(page, replay_said=f"Events of {item.sku} are sent again within some seconds.")

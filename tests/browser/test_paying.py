@@ -32,7 +32,7 @@ def till(start: Start) -> Iterator[tuple[Instance, ProviderProcess]]:
     """An instance whose page sends buyers to a provider, and the provider."""
     provider = ProviderProcess(port=free_port())
     variables = {name.lower(): value for name, value in provider.variables.items()}
-    shop = start(rehearsal=True, grace_s=0.5, audit_interval_s=1, **variables)
+    shop = start(extension="lab.rehearsal", grace_s=0.5, audit_interval_s=1, **variables)
     with provider.of([shop.url]):
         yield shop, provider
 
@@ -65,7 +65,7 @@ def holds(page: Page) -> None:
 
 
 def goes_to_pay(page: Page, how: str) -> None:
-    press(page, "Pay ¥199.00")
+    press(page, "Pay CN¥199.00")
     page.locator(f"button[value={how}]").click()
 
 
@@ -91,10 +91,12 @@ def test_hold_and_pay_with_a_reload_at_each_step(shop: Instance, visitors: Visit
         if reloaded:
             page.reload()
         expect(outcome(page)).to_contain_text("It's held for you")
-        shows(page, phase="Held for you: pay within", countdown=re.compile(r"^(09:[0-5]\d|10:00)$"), buy="Pay ¥199.00")
+        shows(
+            page, phase="Held for you: pay within", countdown=re.compile(r"^(09:[0-5]\d|10:00)$"), buy="Pay CN¥199.00"
+        )
         assert [(text, ratio) for text, ratio in contrasts(page) if ratio < 4.5] == []
         assert fits(page)
-    press(page, "Pay ¥199.00")
+    press(page, "Pay CN¥199.00")
     expect(page.get_by_role("heading", name="Payment")).to_be_visible()
     assert fits(page)
     page.goto(item.at(shop))  # without having paid: by hand, or in another window
@@ -104,7 +106,7 @@ def test_hold_and_pay_with_a_reload_at_each_step(shop: Instance, visitors: Visit
     goes_to_pay(page, "pay")
     shows(page, headline="Paid. It's yours!")
     for _ in range(2):
-        shows(page, headline="Paid. It's yours!", left="2", buy="Buy one more for ¥199.00")
+        shows(page, headline="Paid. It's yours!", left="2", buy="Buy one more for CN¥199.00")
         expect(page.locator("#order a")).to_have_text(re.compile("^[0-9A-F]{4}-[0-9A-F]{4}$"))
         expect(page.get_by_role("region", name="Your orders").get_by_role("listitem")).to_have_count(1)
         page.reload()
@@ -136,7 +138,7 @@ def test_another_amount_is_paid(shop: Instance, visitors: Visitors) -> None:
     paid = {"payment_ref": "half", "amount": 9950, "currency": "CNY"}
     answer = httpx.post(f"{shop.url}/holds/{hold_id}/confirm", json=paid)
     assert answer.json()["outcome"] == "amount_mismatch"
-    shows(page, headline="That was not the price", buy="Pay ¥199.00")
+    shows(page, headline="That was not the price", buy="Pay CN¥199.00")
     assert levels(shop, item) == (2, 1, 0)
     goes_to_pay(page, "pay")
     shows(page, headline="Paid. It's yours!")
@@ -161,7 +163,7 @@ def test_two_tabs_show_one_hold(shop: Instance, visitors: Visitors) -> None:
     two = one.context.new_page()
     two.goto(item.at(shop))
     holds(one)
-    shows(two, headline="It's held for you", buy="Pay ¥199.00")
+    shows(two, headline="It's held for you", buy="Pay CN¥199.00")
     assert levels(shop, item) == (2, 1, 0)
     two.locator("#cancel").click()
     shows(one, headline="Given back")
@@ -196,7 +198,7 @@ def test_a_payment_that_may_be_on_its_way_is_waited_for(shop: Instance, visitors
     item = priced(shop, hold_s=15, pay_s=15)
     page = visitors.visit(item.at(shop))
     press(page, re.compile("^Buy one"))
-    press(page, "Pay ¥199.00")
+    press(page, "Pay CN¥199.00")
     expect(page.get_by_role("heading", name="Payment")).to_be_visible()
     page.goto(item.at(shop))
     shows(page, headline="The time to pay has run out", buy="One moment …")
@@ -214,13 +216,13 @@ def test_an_app_that_pays_leaves_the_page_alive(shop: Instance, visitors: Visito
     page = visitors.visit(item.at(shop))
     page.route("**/?hold=*", lambda route: route.fulfill(status=204))
     holds(page)
-    press(page, "Pay ¥199.00")
-    shows(page, headline="Waiting for your payment", buy="Pay ¥199.00")
+    press(page, "Pay CN¥199.00")
+    shows(page, headline="Waiting for your payment", buy="Pay CN¥199.00")
     for button in ("#buy", "#cancel"):
         expect(page.locator(button)).to_be_enabled()
     paid = {"payment_ref": "app", "amount": 19_900, "currency": "CNY"}
     httpx.post(f"{shop.url}/holds/{hold_of(page, item)}/confirm", json=paid).raise_for_status()
-    shows(page, headline="Paid. It's yours!", buy="Buy one more for ¥199.00")
+    shows(page, headline="Paid. It's yours!", buy="Buy one more for CN¥199.00")
     expect(page.locator("#buy")).to_be_enabled()
 
 
@@ -243,15 +245,15 @@ def test_several_units_are_held_and_paid(shop: Instance, visitors: Visitors) -> 
     page = visitors.visit(item.at(shop))
     expect(page.locator("#buy")).to_be_enabled()
     page.get_by_role("button", name="One more").click()
-    press(page, "Buy 2 for ¥398.00")
-    shows(page, headline="2 are held for you", buy="Pay ¥398.00", left="3")
+    press(page, "Buy 2 for CN¥398.00")
+    shows(page, headline="2 are held for you", buy="Pay CN¥398.00", left="3")
     hold_id = hold_of(page, item)
     order = page.context.new_page()
     order.goto(f"{shop.url}/shop/order?id={hold_id}")
-    shows(order, state="Held, not paid yet", quantity="2", amount_title="To pay", amount="¥398.00")
+    shows(order, state="Held, not paid yet", quantity="2", amount_title="To pay", amount="CN¥398.00")
     paid = {"payment_ref": "both", "amount": 39_800, "currency": "CNY"}
     httpx.post(f"{shop.url}/holds/{hold_id}/confirm", json=paid).raise_for_status()
-    shows(order, state="Bought", amount_title="Paid", amount="¥398.00")
+    shows(order, state="Bought", amount_title="Paid", amount="CN¥398.00")
 
 
 def test_two_buyers_of_one_browser(shop: Instance, visitors: Visitors) -> None:
@@ -263,7 +265,7 @@ def test_two_buyers_of_one_browser(shop: Instance, visitors: Visitors) -> None:
     bob = ann.context.new_page()
     token = base64.urlsafe_b64encode(b'{"sub": "bob"}').decode()
     bob.goto(f"{item.at(shop)}#buyer=x.{token}.y")
-    shows(bob, buy="Buy one for ¥199.00")
+    shows(bob, buy="Buy one for CN¥199.00")
     expect(outcome(bob)).not_to_contain_text("It's held for you")
     goes_to_pay(ann, "pay")
     shows(ann, headline="Paid. It's yours!")
@@ -277,7 +279,7 @@ def test_a_price_without_a_way_to_pay(start: Start, visitors: Visitors) -> None:
     shop = start()
     item = priced(shop)
     page = visitors.visit(item.at(shop))
-    shows(page, price="¥199.00", buy="Sold in the shop")
+    shows(page, price="CN¥199.00", buy="Sold in the shop")
     expect(page.locator("#buy")).to_be_disabled()
     assert levels(shop, item) == (3, 0, 0)
 
@@ -289,7 +291,7 @@ def test_all_units_are_held(shop: Instance, visitors: Visitors) -> None:
     holds(first)
     shows(second, phase="All units are held", buy="All units are held")
     first.locator("#cancel").click()
-    shows(second, buy="Buy one for ¥199.00")
+    shows(second, buy="Buy one for CN¥199.00")
 
 
 def test_without_a_price_the_page_sells_at_once(shop: Instance, visitors: Visitors) -> None:

@@ -19,7 +19,7 @@ LOWEST = 4.5  # WCAG AA
 def test_a_list_is_compared(visitors: Visitors, start: Start, tmp_path: Path) -> None:
     """What agrees is said to; what differs has its cause, its amounts and the way to its order; a bad file says why."""
     visitors.forgive("status of 422")
-    instance = start(rehearsal=True)
+    instance = start(extension="lab.rehearsal")
     item = Item(instance, 5)
     item.terms(price=499, currency="EUR")
     answer = httpx.post(f"{instance.url}/holds", json={"sku": item.sku, "buyer": "ann"}).json()

@@ -949,12 +949,12 @@ def test_on_a_small_phone(shop: Instance, visitors: Visitors) -> None:
 
     A long countdown has days.
     """
-    for locale, days, opens in (("en-GB", "100 d", "Opens on "), ("zh-CN", "100 天", " 开抢")):
+    for locale, days, opens in (("en-GB", "100 days", "Opens on "), ("zh-CN", "100 天", " 开抢")):
         item = Item(shop, 10**12)
         item.terms(starts_at=time.time() + 100 * 86_400 + 3_600)
         page = visitors.visit(item.at(shop), locale=locale, has_touch=True, is_mobile=True, **PHONE)
         expect(button(page)).to_contain_text(opens)
-        expect(page.get_by_role("timer")).to_contain_text(re.compile(rf"^{days} 0[01]:\d\d:\d\d$"))
+        expect(page.get_by_role("timer")).to_have_text(days)
         expect(page.locator("#bar")).to_have_css("transition-duration", "0.4s")
         assert fits(page)
         item.terms(starts_at=time.time() - 1)

@@ -1,18 +1,11 @@
-// The buttons: the sale's pause and end, restock, leave; and in a rehearsal: the guided start, rush, pause of the holder.
-// The outcome of a press is said beside it.
+// The buttons: the sale's pause and end, and restock. The outcome of a press is said beside it.
 
 import { texts } from "./control_texts.js";
 import { confirmed } from "./dialog.js";
 import { part, write } from "./dom.js";
-import { number, seconds } from "./figure.js";
+import { number } from "./figure.js";
 import { pauseText } from "./pause_text.js";
 import { command } from "./session.js";
-import { beginStory, dropStory } from "./story.js";
-
-const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
-const RUSH_S = 20; // beyond the time over which its buyers come
-const SHOWN_BUYERS = 240; // those of the guided start: some come before the pause, and some after it
-const SHOWN_S = { before: 2.5, after: 5 };
 
 let seen = 0; // when the last picture was
 let last = null; // the last picture
@@ -30,7 +23,7 @@ function tellUntil(id, over) {
 }
 
 /** Have a form, or another button in it, send its command, one at a time, and say what became of it. */
-function wire(form, send, other = null) {
+export function wire(form, send, other = null) {
   const [button, said] = [other ?? form.querySelector("button[type=submit]"), form.querySelector("output").id];
   (other ?? form).addEventListener(other ? "click" : "submit", async (event) => {
     event.preventDefault();
@@ -45,45 +38,6 @@ function wire(form, send, other = null) {
   });
 }
 
-async function rush(sku) {
-  const wish = { buyers: part("buyers").valueAsNumber, over_s: part("over").valueAsNumber || 0 };
-  const { answer, problem } = await command("POST", `/control/rush?sku=${encodeURIComponent(sku)}`, wish);
-  if (problem !== undefined) return { problem };
-  const since = seen;
-  const there = (events) => events.filter(({ kind, at }) => kind === "rush" && at > since).length >= answer.instances.length;
-  const over = ({ at, events }) => there(events) || at > since + wish.over_s + RUSH_S;
-  return { over, answer: texts.rushed(number(wish.buyers), answer.instances.join(texts.and)) };
-}
-
-/** The guided start: buyers come, the holder is paused, and the story of its pause tells what happens. */
-async function show(sku) {
-  const { level, lock, instances } = last;
-  if (level !== null && saleState(level, seen) !== "on") return { problem: texts.showNeedsSale };
-  const forS = pauseFor(lock);
-  const wish = { buyers: SHOWN_BUYERS, over_s: SHOWN_S.before + forS + SHOWN_S.after };
-  const within = (path) => `/control/${path}?sku=${encodeURIComponent(sku)}`;
-  if (level === null || level.stock < wish.buyers) {
-    const { problem } = await command("PUT", address(sku), { stock: wish.buyers });
-    if (problem !== undefined) return { problem };
-  }
-  beginStory(seen, { buyers: wish.buyers, instances: instances.filter(({ silent }) => !silent).map(({ instance }) => instance) });
-  let { problem } = await command("POST", within("rush"), wish);
-  if (problem === undefined) {
-    await new Promise((resolve) => setTimeout(resolve, SHOWN_S.before * 1_000));
-    ({ problem } = await command("POST", within("pause"), { for_s: forS }));
-  }
-  if (problem !== undefined) dropStory();
-  return { problem, answer: "" };
-}
-
-/** What the guided start does to the stock, as it says before. */
-function showRestock({ level }) {
-  const few = level === null || level.stock < SHOWN_BUYERS;
-  return ` ${few ? texts.showRestocks(number(SHOWN_BUYERS), number(level?.stock ?? 0)) : texts.showSells(number(SHOWN_BUYERS))}`;
-}
-
-const pauseFor = ({ ttl_s }) => Math.ceil(ttl_s) + BEYOND_LEASE_S;
-
 let unanswered = null; // the level at a restock of which nobody knows whether it was done
 
 /** A restock; after one that was not answered the stock must be what it was then, or units would be added twice. */
@@ -91,14 +45,14 @@ async function restock(sku) {
   const change = { stock: part("units").valueAsNumber, new_sale: part("new-sale").checked };
   const tag = last?.level ? `"${last.level.stock}-${last.level.lucky}"` : undefined;
   const match = unanswered ?? undefined;
-  let { answer, problem, said } = await command("PUT", address(sku), change, match);
+  let { answer, problem, said } = await command("PUT", address(sku), change, { match });
   if (said?.type === "urn:seckill:has-orders") {
     offerExport(sku);
     const { title, words, yes } = texts.newSale;
     const wanted = await confirmed({ title: title(sku), words: words(sku, number(said.orders)), yes });
     part("confirm-export").hidden = true;
     if (!wanted) return { answer: texts.nothingDone };
-    ({ answer, problem, said } = await command("PUT", address(sku), { ...change, forget_orders: said.orders }, match));
+    ({ answer, problem, said } = await command("PUT", address(sku), { ...change, forget_orders: said.orders }, { match }));
   }
   if (match && said?.type === "urn:seckill:stock-not-as-expected") problem = texts.restockedMeanwhile(number(last.level.stock));
   unanswered = said || answer ? null : (match ?? tag ?? null);
@@ -140,17 +94,6 @@ async function reopen(sku) {
   return { ...done, answer: done.answer && texts.saleStates.reopened };
 }
 
-async function pause(sku) {
-  const wish = { for_s: part("pause-for").valueAsNumber };
-  const { answer, problem } = await command("POST", `/control/pause?sku=${encodeURIComponent(sku)}`, wish);
-  if (answer) beginStory(seen);
-  const since = seen;
-  const over = ({ events, instances }) =>
-    events.some(({ kind, instance, at }) => kind === "paused" && instance === answer.instance && at > since) &&
-    instances.every(({ paused_s }) => paused_s === 0);
-  return { problem, over: answer && over, answer: answer && texts.pausing(answer.instance, seconds(answer.for_s)) };
-}
-
 /** Make the buttons work, for this item. */
 export function wireCommands(sku) {
   wire(part("sale"), () => pauseSale(sku));
@@ -158,24 +101,14 @@ export function wireCommands(sku) {
   wire(part("sale"), () => end(sku), part("end-sale"));
   wire(part("sale"), () => reopen(sku), part("reopen-sale"));
   wire(part("restock"), () => restock(sku));
-  wire(part("guide"), () => show(sku));
-  wire(part("rush"), () => rush(sku));
-  wire(part("pause"), () => pause(sku));
-  part("send-rush").addEventListener("click", () => part("rush").requestSubmit());
 }
 
 /** Show the buttons as they would act now. */
 export function showCommands(picture) {
   seen = picture.at;
   last = picture;
-  part("rehearsal").hidden = !picture.rehearsal;
-  part("guide").hidden = picture.lock.keeps_apart !== "all processes";
-  write(part("guide-hint"), texts.showHint(picture.guarded) + showRestock(picture));
-  write(part("pause-hint"), texts.pauseHint(picture.guarded));
   showSale(picture);
   for (const [id, over] of until) if (over(picture)) tell(id, "", "");
-  if (part("pause-for").value === "") part("pause-for").value = pauseFor(picture.lock);
-  part("nobody-buys").hidden = !picture.instances.some(({ pausing, waiting }) => pausing && waiting === 0);
 }
 
 /** Whether the sale is on, and what can be done about it. */
@@ -191,7 +124,8 @@ function showSale({ level, at }) {
   part("end-sale").hidden = state === "ended" || (level.starts_at !== null && at < level.starts_at);
 }
 
-function saleState({ starts_at, ends_at, paused }, at) {
+/** How a sale stands. */
+export function saleState({ starts_at, ends_at, paused }, at) {
   if (ends_at !== null && at >= ends_at) return "ended";
   if (paused) return "paused";
   return starts_at !== null && at < starts_at ? "before" : "on";

@@ -16,13 +16,14 @@ import { recall as recallLanes, showLanes, wireLanes } from "./lanes.js";
 import { follow } from "./picture.js";
 import { showQueue } from "./queue.js";
 import { explain, furnish, wireRoom } from "./room.js";
-import { showStory, wireStory, wrongSince } from "./story.js";
 import { showVerdict } from "./verdict.js";
 import { wholeRows } from "./whole_rows.js";
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
 let serving = "";
 let holds = false;
+let extension = null; // what a laboratory adds to this page
+let asked = false;
 
 function showFigures({ level, missing, store_error, instances }) {
   part("store-trouble").hidden = level !== null;
@@ -49,12 +50,23 @@ function showNothing() {
   write(part("store-trouble-detail"), texts.notAName);
 }
 
+async function extend() {
+  if (asked) return;
+  asked = true;
+  try {
+    const found = await import("./extension.js");
+    found.enter(sku);
+    extension = found;
+  } catch {
+    asked = false; // an instance may not have it
+  }
+}
+
 furnish(sku);
 explain();
 wireCommands(sku);
 wireLanes();
 wireRoom(sku);
-wireStory();
 for (const name of ["events", "grants"]) wholeRows(document.querySelector(`.${name} .scroll`));
 follow(sku, {
   onHistory: (history) => {
@@ -67,8 +79,9 @@ follow(sku, {
     remember(picture);
     showHealth(picture);
     showFigures(picture);
-    showLanes(picture, showStory(picture));
-    showVerdict(picture, wrongSince());
+    if (picture.rehearsal) extend();
+    showLanes(picture, extension?.showExtension(picture) ?? null);
+    showVerdict(picture, extension?.wrongSince());
     showCurves(picture);
     showQueue(picture);
     showInstances(picture);

@@ -1,4 +1,4 @@
-// The two charts: the stock, which falls as it is sold, and the sales of each instance.
+// The two charts: the stock, which falls as it is sold, and the buyers whom each instance serves.
 
 import { Chart } from "./chart.js";
 import { colour, colourOf, plate } from "./colour.js";
@@ -13,8 +13,8 @@ let sellers = "";
 
 const levelChart = new Chart(part("levels"), { top: () => initial, value: number });
 levelChart.draw([
-  { label: texts.held, colour: () => colour("--held"), area: () => colour("--held-area") },
-  { label: texts.stock, colour: () => colour("--stock"), area: () => colour("--stock-area") },
+  { label: texts.words.held, colour: () => colour("--held"), area: () => colour("--held-area") },
+  { label: texts.words.left, colour: () => colour("--stock"), area: () => colour("--stock-area") },
 ]);
 const rateChart = new Chart(part("rates"), { top: () => fastest, value: about });
 
@@ -26,6 +26,7 @@ export function showCurves(picture) {
 
 function showLevels(level) {
   if (level !== null) initial = Math.max(1, level.initial ?? 0, level.stock + (level.held ?? 0)) * 1.08; // room above the line
+  part("level-held").hidden = !level?.held;
   levelChart.show(levels());
   part("levels").setAttribute("aria-label", level === null ? texts.noLevels : texts.levels(number(level.stock), number(level.lucky), level.held ? number(level.held) : null));
 }

@@ -15,6 +15,13 @@ export function make(tag, className, ...content) {
   return element;
 }
 
+/** A cell that knows its column's name, for a screen that has no columns. */
+export function labelled(name, className, ...content) {
+  const made = make("td", className, ...content);
+  made.dataset.label = name;
+  return made;
+}
+
 /** Have a container hold these elements, in this order; those that are in place are left alone. */
 export function arrange(container, elements) {
   elements.forEach((element, place) => {

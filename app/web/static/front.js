@@ -29,18 +29,25 @@ function make(tag, className, ...content) {
   return element;
 }
 
-function pictureOf(address) {
+/** What stands where others have a picture. */
+function blank(name) {
+  const made = make("span", "thumb blank", [...name[texts.words]][0] ?? "");
+  made.ariaHidden = "true";
+  return made;
+}
+
+function pictureOf(address, name) {
   const picture = make("img", "thumb");
   picture.alt = "";
   picture.width = picture.height = 480;
-  picture.addEventListener("error", () => picture.remove()); // an instance of another release may not have it
+  picture.addEventListener("error", () => picture.replaceWith(blank(name))); // an instance of another release may not have it
   picture.src = address;
   return picture;
 }
 
 function card([sku, { name, picture }]) {
   const [cost, state, remark, fill] = [make("strong", "cost"), make("strong", "standing"), make("span", "quiet"), make("span", "fill")];
-  const link = make("a", "card", ...(picture ? [pictureOf(picture)] : []));
+  const link = make("a", "card", picture ? pictureOf(picture, name) : blank(name));
   link.append(make("span", "words", make("strong", "name", name[texts.words]), cost, make("span", "how", state, remark), make("span", "bar", fill)));
   link.href = addressOf(sku);
   cards.set(sku, { link, cost, state, remark, fill });
@@ -85,7 +92,7 @@ write("title", texts.title);
 write("back", texts.toControl);
 part("back").hidden = !new URLSearchParams(location.search).has("back");
 part("back").href = `/control${location.search}`;
-part("items").classList.toggle("pictured", Object.values(told).every(({ picture }) => picture));
+part("items").classList.toggle("pictured", Object.values(told).some(({ picture }) => picture));
 part("items").replaceChildren(...Object.entries(told).map(card));
 const shelf = follow({ path: "/stock/list", live: "/stock/list/live" }, {
   isOver: ({ items }, now) => items.every((level) => phaseOf(level, now) === "ended"),

@@ -10,17 +10,17 @@ const samples = [];
 export function remember(picture) {
   const last = samples.at(-1);
   if (last && picture.at <= last.at) return; // of an instance whose clock is behind the one that we spoke to before
-  if (last && picture.at - last.at > GAP_S) samples.push({ at: (last.at + picture.at) / 2, level: null, units: new Map(), hole: true });
-  const sample = { at: picture.at, level: picture.level, units: new Map(), rates: new Map(), hole: false };
-  for (const { instance, units } of picture.instances) sample.units.set(instance, units);
+  if (last && picture.at - last.at > GAP_S) samples.push({ at: (last.at + picture.at) / 2, level: null, served: new Map(), hole: true });
+  const sample = { at: picture.at, level: picture.level, served: new Map(), rates: new Map(), hole: false };
+  for (const { instance, served } of picture.instances) sample.served.set(instance, served);
   samples.push(sample);
   const before = earlier(samples.length - 1);
-  for (const [instance, units] of sample.units) {
-    const unitsBefore = before?.units.get(instance);
-    if (unitsBefore === undefined) continue;
+  for (const [instance, served] of sample.served) {
+    const servedBefore = before?.served.get(instance);
+    if (servedBefore === undefined) continue;
     // An instance that has started anew counts from 0.
-    const sold = units >= unitsBefore ? units - unitsBefore : units;
-    sample.rates.set(instance, sold / (sample.at - before.at));
+    const since = served >= servedBefore ? served - servedBefore : served;
+    sample.rates.set(instance, since / (sample.at - before.at));
   }
   while (samples[0].at < picture.at - KEPT_S - GAP_S) samples.shift();
 }
@@ -35,8 +35,8 @@ function earlier(place) {
 /** Remember the time before this page was opened. */
 export function recall({ samples: before }) {
   if (samples.length > 0) return;
-  for (const { at, stock, lucky, units, held } of before) {
-    const instances = Object.entries(units).map(([instance, sold]) => ({ instance, units: sold }));
+  for (const { at, stock, lucky, served: of, held } of before) {
+    const instances = Object.entries(of).map(([instance, served]) => ({ instance, served }));
     remember({ at, level: { stock, lucky, held }, instances });
   }
 }
@@ -50,16 +50,16 @@ export function levels() {
 
 /** The instances that were seen lately. */
 export function seen() {
-  return [...new Set(samples.flatMap(({ units }) => [...units.keys()]))];
+  return [...new Set(samples.flatMap(({ served }) => [...served.keys()]))];
 }
 
-/** Units sold per second over time, as columns: moments, and a column for each of these instances. */
+/** Buyers served per second over time, as columns: moments, and a column for each of these instances. */
 export function rates(instances) {
   const columns = instances.map((instance) => samples.map((sample) => sample.rates?.get(instance) ?? null));
   return [samples.map(({ at }) => at), ...columns];
 }
 
-/** Units sold per second now, by instance. */
+/** Buyers served per second now, by instance. */
 export function ratesNow() {
   return samples.at(-1)?.rates ?? new Map();
 }

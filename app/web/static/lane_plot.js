@@ -44,7 +44,7 @@ export class LanePlot {
 
   /**
    * Show these. `lanes`: each an `id`, a `name` and the `instance` whose colour it has. `bars`: each a `key`, its `lane`,
-   * `from` and `until`, a `label`, whether it was `lost`, and `still` (from, until) if it stood still. `leases`: lane,
+   * `from` and `until`, a `label`, and from when until when it was `lost` (true: all along), and stood `still`, if it was or did. `leases`: lane,
    * from, until. `marks`: `at` a moment a `kind` of thing happened in a `lane`; of a take-over also `to` which. `bands`,
    * over all lanes: from, until, a `label` that stands on a line (`row`), and whether it is `bad`.
    */
@@ -177,11 +177,14 @@ export class LanePlot {
     ctx.fillRect(start, high, wide, thick);
     if (still) hatch(ctx, x(still.from), high, Math.max(0, x(Math.min(still.until, until)) - x(still.from)), thick, scale);
     const chosen = key === this.#chosen?.key;
-    if (chosen || lost) {
-      ctx.strokeStyle = colour(chosen ? "--text" : "--accent");
+    const frame = (left, right, name) => {
+      ctx.strokeStyle = colour(name);
       ctx.lineWidth = 2 * scale;
-      ctx.strokeRect(start - 2 * scale, high - 2 * scale, wide + 4 * scale, thick + 4 * scale);
-    }
+      ctx.strokeRect(left - 2 * scale, high - 2 * scale, right - left + 4 * scale, thick + 4 * scale);
+    };
+    if (lost === true) frame(start, start + wide, "--accent");
+    else if (lost) frame(x(lost.from), Math.max(x(lost.from), x(Math.min(lost.until, until))), "--accent");
+    if (chosen) frame(start, start + wide, "--text");
     if (!label || still || wide < 76 * scale) return;
     ctx.fillStyle = colour("--card");
     ctx.font = `600 ${11 * scale}px system-ui, sans-serif`;

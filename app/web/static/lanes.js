@@ -12,7 +12,7 @@ const KINDS = new Set(["overtaken", "fenced", "wrote", "came", "left", "silent",
 const grants = new Map(); // by instance and token
 const stills = new Map(); // the same key: `{ from, until }`, as long as it stood still
 const leases = new Map(); // by token: `{ lane, from, until }`
-const lost = new Set(); // the key of a grant that its holder has found lost
+const lost = new Map(); // the same key: `{ from, until }`, as long as its holder believed in what was over
 const happened = new Map(); // by id: the marked events
 let lanes = [];
 let now = 0;
@@ -55,7 +55,7 @@ export function showLanes(picture, pause) {
     if (grants.get(key)?.over && !stills.has(key)) leases.delete(token); // it was given back
   }
   forget();
-  const bars = [...grants.values()].map((grant) => ({ ...grant, still: stills.get(grant.key), lost: lost.has(grant.key) }));
+  const bars = [...grants.values()].map((grant) => ({ ...grant, still: stills.get(grant.key), lost: lost.get(grant.key) }));
   lanes = [...new Set([...picture.instances.map(({ instance }) => instance), ...bars.map(({ lane }) => lane)])].sort();
   const lately = bars.filter(({ from }) => from > now - SPAN_S).length;
   part("lanes-plot").setAttribute("aria-label", texts.lanesNow(lanes.length, number(lately)));
@@ -79,14 +79,15 @@ function hear({ id, at, instance, kind, facts }) {
   const key = `${lane}/${facts.token}`;
   if (kind === "paused" && !stills.has(key)) stills.set(key, { from: at, until: Math.min(now, at + facts.for_s) });
   if (kind === "woke" && stills.has(key)) stills.get(key).until = at;
-  if (kind === "lost") lost.add(key);
+  if (kind === "ran_out" && !lost.has(key)) lost.set(key, { from: at, until: Infinity });
+  if (["woke", "lost"].includes(kind) && lost.has(key)) lost.get(key).until = Math.min(lost.get(key).until, at);
   if (KINDS.has(kind)) happened.set(id, { at, kind, lane, to: facts.by });
 }
 
 function forget() {
   const since = Math.min(now - KEPT_S, close?.range[0] ?? now);
   for (const known of [grants, stills, leases]) for (const [key, { until }] of known) if (until < since) known.delete(key);
-  for (const key of lost) if (!grants.has(key)) lost.delete(key);
+  for (const key of lost.keys()) if (!grants.has(key)) lost.delete(key);
   for (const [id, { at }] of happened) if (at < since) happened.delete(id);
 }
 

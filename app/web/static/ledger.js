@@ -7,14 +7,15 @@ import { make, part, write } from "./dom.js";
 import { number } from "./figure.js";
 import { moment, showLife } from "./life.js";
 import { named, skuOf } from "./order_id.js";
-import { days, moneyOf } from "./order_row.js";
+import { sums } from "./money.js";
+import { days } from "./order_row.js";
 import { count, follow, midnight, showDays } from "./report.js";
 import { furnish, wireRoom } from "./room.js";
-import { toTheDoor } from "./session.js";
-import { wireUndelivered } from "./undelivered.js";
+import { read } from "./session.js";
 
 const PAGE = 50;
-const PATIENCE_MS = 20_000;
+const WATCH_MS = 3_000;
+const SUMS = { paid: "moneyIn", given_back: "givenBack", owed: "owed", kept: "kept" };
 const query = new URLSearchParams(location.search);
 const sku = query.get("sku") ?? ""; // all items without
 
@@ -23,6 +24,8 @@ let begins = [null]; // where each page begins that was seen, the last one is sh
 let next = null; // where the next one begins
 let turn = 0; // of the last look: an earlier one that comes late is dropped
 let opened = null; // the number of the order whose life is shown
+let lived = ""; // its life, as it is shown
+let timer;
 
 /** What is looked for, as the parameters of a request. */
 function wanted() {
@@ -32,17 +35,6 @@ function wanted() {
   if (state) found.set("state", state);
   if (skuOf(text) && sku) found.set("sku", skuOf(text)); // a number with its item
   return found;
-}
-
-async function read(path) {
-  try {
-    const answer = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS) });
-    if (answer.status === 401) return toTheDoor();
-    const said = await answer.json();
-    return answer.ok ? { answer: said } : { problem: room.problem(said.title, said.detail) };
-  } catch {
-    return { problem: room.noAnswer };
-  }
 }
 
 /** Read a page: as many requests as it takes, as each looks at some thousand orders only. */
@@ -103,16 +95,33 @@ function begin() {
 }
 
 async function show(id, focus = true) {
-  const { answer, problem } = await read(`/orders/${encodeURIComponent(id)}/history`);
+  const [{ answer, problem }, session] = await Promise.all([read(`/orders/${encodeURIComponent(id)}/history`), read("/control/session")]);
   if (!answer) return write(part("said"), problem ?? "");
   opened = id;
   note();
-  showLife(answer, async () => {
+  const { cashier = false } = session.answer ?? {};
+  lived = JSON.stringify(answer);
+  showLife(answer, cashier, async () => {
     await show(id);
     look();
   });
   mark();
   if (focus) part("life-title").focus();
+  if (cashier && answer.order.owed > 0) watch(id);
+}
+
+/** Show an order anew when the cashier has done something about what is owed. */
+function watch(id) {
+  clearTimeout(timer);
+  timer = setTimeout(async () => {
+    if (opened !== id) return;
+    const { answer } = await read(`/orders/${encodeURIComponent(id)}/history`);
+    if (opened !== id || !answer || JSON.stringify(answer) === lived) return watch(id);
+    const said = part("done").textContent;
+    await show(id, false);
+    write(part("done"), said);
+    look();
+  }, WATCH_MS);
 }
 
 function close() {
@@ -140,8 +149,9 @@ part("states").append(
 );
 
 function showSums({ total }) {
-  const units = total.to_ship > 0 ? [texts.sums.to_ship(total.to_ship, number(total.to_ship))] : [];
-  write(part("sums"), [...moneyOf(total.money, ["paid", "given_back", "owed", "kept"]), ...units].join(" · "));
+  const money = Object.entries(SUMS).map(([which, name]) => [name, sums(total.money, which, texts.locale, "\n")]);
+  const found = [...money, ["toShip", total.to_ship > 0 ? number(total.to_ship) : ""]].filter(([, sum]) => sum);
+  part("sums").replaceChildren(...found.map(([name, sum]) => make("div", name, make("dt", "", room.words[name]), make("dd", "", sum))));
   const counts = { ...total.orders, "": count(total), attention: total.attention };
   for (const one of part("states").children) {
     write(one.querySelector(".count"), number(counts[one.value] ?? 0));
@@ -171,7 +181,7 @@ part("next").addEventListener("click", () => {
   look();
 });
 part("close").addEventListener("click", close);
-wireUndelivered(sku, moment);
+document.addEventListener("keydown", ({ key, target, defaultPrevented }) => key === "Escape" && !defaultPrevented && target !== part("q") && opened && !document.querySelector("dialog[open]") && close());
 begin();
 if (query.get("open")) show(named(query.get("open"), sku), false);
 follow(

@@ -5,9 +5,10 @@ import { texts as room } from "./control_texts.js";
 import { confirmed as ask } from "./dialog.js";
 import { make, part, write } from "./dom.js";
 import { addUp, owedOf, written } from "./money.js";
-import { nameOf } from "./order_id.js";
+import { nameOf, shorten } from "./order_id.js";
 import { moneyOf, needOf, standingOf, whatOf } from "./order_row.js";
 import { texts as report } from "./overview_texts.js";
+import { askRefund } from "./refund.js";
 import { command } from "./session.js";
 
 const TAKEN = new Set(["refunded", "dispute_lost"]); // events that take money back
@@ -57,18 +58,18 @@ function step({ kind: of, at, token, batch, facts }, currency) {
 }
 
 function factsOf(order) {
-  const { item, buyer, ref, request, key } = texts.facts;
+  const { item, buyer, ref, short, request } = texts.facts;
   return [
     [item, order.sku],
     [buyer, order.buyer],
     [ref, order.ref],
+    [short, shorten(order.id)],
     [request, order.request_id],
-    [key, order.key],
   ].flatMap(([name, value]) => (value ? [make("dt", "", name), make("dd", "", value)] : []));
 }
 
 /** A payment, with what went back of it, or is to, and what can be done about that. */
-function payment(one, add) {
+function payment(one, add, giveBack) {
   const line = (title, sum, ...parts) => make("li", "", headed(title, sum), make("span", "small", parts.filter(Boolean).join(" · ")));
   const found = line(one.ref, one.amount !== null && sumOf(one.amount, one.currency), texts.payments[one.state], ...one.disputes.map(({ state, amount }) => `${texts.disputes[state]} ${sumOf(amount, one.currency)}`));
   const refunds = one.refunds.map((refund) => {
@@ -80,13 +81,13 @@ function payment(one, add) {
     if (owedOf(one).includes(refund)) of.append(add("refund", texts.giveBack(sum), { name, restock: false }));
     return of;
   });
-  if (one.waits) found.append(add("refund", texts.giveBack(one.ref), { payment_ref: one.ref, restock: false }));
+  if (one.waits) found.append(giveBack(one));
   if (refunds.length > 0) found.append(make("ul", "", ...refunds));
   return found;
 }
 
-/** Show an order and its events; `again()` shows it anew when something was done with it. */
-export function showLife({ order, steps }, again) {
+/** Show an order and its events; `again()` shows it anew when something was done with it. `cashier`: somebody gives back what is owed. */
+export function showLife({ order, steps }, cashier, again) {
   const stateOf = ({ kind, facts }) => facts.state ?? kind;
   const since = steps.findLast((one, place) => place === 0 || stateOf(one) !== stateOf(steps[place - 1])).at;
   write(part("done"), "");
@@ -96,38 +97,45 @@ export function showLife({ order, steps }, again) {
   write(part("life-sum"), whatOf(order));
   const money = moneyOf(addUp([order]), ["paid", "given_back", "kept"]);
   write(part("life-money"), [...money, order.unknown && texts.unknown, needOf(order)].filter(Boolean).join(" · "));
-  part("payments").replaceChildren(...order.payments.map((one) => payment(one, (...how) => button(order, again, ...how))));
+  const add = (...how) => button(order, again, ...how);
+  const giveBack = (one, whole = false) => refundButton(order, again, one, { cashier, whole });
+  part("payments").replaceChildren(...order.payments.map((one) => payment(one, add, giveBack)));
   part("facts").replaceChildren(...factsOf(order));
   part("steps").replaceChildren(...steps.map((one) => step(one, order.currency)));
-  part("actions").replaceChildren(...actions(order, again));
+  part("actions").replaceChildren();
+  if (order.state === "held") part("actions").append(add("cancel", texts.cancel));
+  if (["sold", "confirmed"].includes(order.state)) part("actions").append(giveBack(order.payments.find(({ ref }) => ref === order.payment_ref) ?? null, true));
   part("life").hidden = false;
 }
 
-/** The buttons for what can be done with an order now. */
-function actions(order, again) {
-  const add = (...how) => button(order, again, ...how);
-  const found = [];
-  if (order.state === "held") found.push(add("cancel", texts.cancel));
-  if (["sold", "confirmed"].includes(order.state)) {
-    const own = order.payment_ref ? { payment_ref: order.payment_ref } : {};
-    found.push(add("refund", texts.refund, own, true));
-  }
-  return found;
-}
-
-function button(order, again, what, words, body, restocks = false) {
-  const made = make("button", "plain danger", words.button);
+function pressable(text, act) {
+  const made = make("button", "plain danger", text);
   made.type = "button";
-  made.addEventListener("click", async () => {
-    part("restock-choice").hidden = !restocks;
-    part("restock").checked = false;
-    if (!(await ask(words))) return write(part("done"), room.nothingDone);
-    write(part("done"), room.oneMoment);
-    const wish = restocks ? { ...body, restock: part("restock").checked } : body;
-    const { answer, problem } = await command("POST", `/orders/${encodeURIComponent(nameOf(order.id))}/${what}`, wish);
-    await again();
-    write(part("done"), answer ? (texts.outcomes[answer.outcome] ?? answer.outcome ?? texts.retried) : problem);
-  });
+  made.addEventListener("click", act);
   return made;
 }
 
+/** Have the service do something with an order, and say what became of it. */
+async function send(of, again, what, body, said, key) {
+  write(part("done"), room.oneMoment);
+  const { answer, problem } = await command("POST", `/orders/${encodeURIComponent(nameOf(of.id))}/${what}`, body, { key });
+  await again();
+  write(part("done"), answer ? (said(answer.outcome) ?? answer.outcome ?? texts.retried) : problem);
+}
+
+function button(of, again, what, words, body) {
+  return pressable(words.button, async () => {
+    if (!(await ask(words))) return write(part("done"), room.nothingDone);
+    send(of, again, what, body, (outcome) => texts.outcomes[outcome]);
+  });
+}
+
+function refundButton(of, again, payment, how) {
+  return pressable(texts.refund.button, async () => {
+    const asked = await askRefund(of, payment, how);
+    if (asked === null) return write(part("done"), room.nothingDone);
+    const { wish, key, sum } = asked;
+    const done = wish.later ? { refunded: texts.refund.asked(sum), partly_refunded: texts.refund.asked(sum) } : {};
+    send(of, again, "refund", wish, (outcome) => done[outcome] ?? texts.outcomes[outcome], key);
+  });
+}

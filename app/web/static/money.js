@@ -12,12 +12,20 @@ const DECIMALS = {
 export function written(amount, currency, locale) {
   if (!currency) return String(amount);
   const digits = DECIMALS[currency] ?? 2;
-  const style = { style: "currency", currency, currencyDisplay: "narrowSymbol" };
+  const style = { style: "currency", currency, currencyDisplay: "symbol" }; // not the narrow one: a yen is no yuan
   const writer = new Intl.NumberFormat(locale, { ...style, minimumFractionDigits: digits, maximumFractionDigits: digits });
   return writer.format(amount / 10 ** digits);
 }
 
-const OWED = new Set(["due", "asked", "failed"]);
+/** An amount that somebody has typed, in the minor unit of its currency; null if it is none. */
+export function parsed(text, currency) {
+  const digits = DECIMALS[currency] ?? 2;
+  const [found, whole, rest = ""] = /^(\d+)(?:[.,](\d+))?$/.exec(text.trim()) ?? [null];
+  return found === null || rest.length > digits ? null : Number(whole + rest.padEnd(digits, "0"));
+}
+
+/** The states of a refund that is still to be given. */
+export const OWED = new Set(["due", "asked", "failed"]);
 
 /** The refunds of a payment that are owed. */
 export const owedOf = ({ refunds }) => refunds.filter(({ state }) => OWED.has(state));

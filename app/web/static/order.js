@@ -1,36 +1,50 @@
 // An order, for people: the page asks until an instance knows, and again while it is not paid.
 
 import { browser } from "./keep.js";
-import { skuOf } from "./order_id.js";
-import { lookUp, shopOf, shorten } from "./orders.js";
+import { OWED } from "./money.js";
+import { shorten, skuOf } from "./order_id.js";
+import { lookUp, shopOf } from "./orders.js";
 import { begin, copyButton, money, nameOf, number, part, shopTitle, showPicture, write } from "./page.js";
 import { texts } from "./texts.js";
 
 const FIRST_PAUSE_MS = 3_000; // doubled while nobody can say
 const HELD_PAUSE_MS = 10_000; // while it waits for its payment
 const LAST_PAUSE_MS = 480_000; // after it nothing is asked until the page is seen again
-const FACTS = ["quantity", "amount", "when", "number"];
+const FACTS = ["quantity", "amount", "refunds", "when", "number"];
 const moment = new Intl.DateTimeFormat(texts.locale, { dateStyle: "medium", timeStyle: "short" });
 
 const order = new URLSearchParams(location.search).get("id") ?? "";
 const sku = skuOf(order);
 const kept = (browser.get(`orders.${sku}`) ?? []).find((one) => one.order === order);
-const short = shorten(order, []);
+const short = shorten(order);
 
 let pauseMs = FIRST_PAUSE_MS;
 let timer;
 
-/** What was paid, and what of it comes or came back; or what is to pay. */
-function costs({ paid = 0, given_back: back = 0, owed = 0, payment_ref: ref, to_pay: toPay, currency }) {
-  if (!currency || (paid === 0 && (ref || (toPay ?? null) === null))) return undefined;
-  const parts = Object.entries({ givenBack: back, owed }).flatMap(([name, sum]) => (sum > 0 ? [texts.facts[name](money(sum, currency))] : []));
-  return [money(paid || toPay, currency), ...parts].join(" · ");
+/** What was paid, or what is to pay. */
+function costs({ paid = 0, payment_ref: ref, to_pay: toPay, currency }) {
+  return !currency || (paid === 0 && (ref || (toPay ?? null) === null)) ? undefined : money(paid || toPay, currency);
+}
+
+/** What came back, or is to: each refund with its sum. */
+function showRefunds({ payments = [] }) {
+  const found = payments.flatMap((one) => one.refunds.map((refund) => ({ ...refund, currency: refund.currency ?? one.currency, whole: one.amount })));
+  const shown = found.filter(({ state }) => state === "given" || OWED.has(state));
+  part("refunds").parentElement.parentElement.hidden = shown.length === 0;
+  const lines = shown.map(({ state, amount, whole, currency, at }) => {
+    const sum = money(amount ?? whole ?? 0, currency);
+    const line = document.createElement("li");
+    line.textContent = state === "given" ? texts.refunds.given(sum, at && moment.format(at * 1_000)) : texts.refunds.other(sum);
+    return line;
+  });
+  part("refunds").replaceChildren(...lines);
 }
 
 function show(state, found = {}, at = undefined) {
   part("shop").dataset.state = state;
   write("state", texts.states[state][0]);
   write("remark", texts.states[state][1]);
+  showRefunds(found);
   write("amount-title", found.paid > 0 ? texts.facts.paid : texts.facts.toPay);
   for (const [fact, text] of [
     ["quantity", found.quantity && number.format(found.quantity)],

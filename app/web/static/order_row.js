@@ -71,7 +71,7 @@ export function orderRow(order, sku, open) {
   const state = make("td", "state", pill);
   const need = needOf(order);
   if (need) state.append(" ", make("strong", "need", need));
-  const what = make("td", "what", whatOf(order), " ", make("span", "small", backOf(order)));
+  const what = make("td", "what", ...(sku ? [] : [make("span", "of", order.sku), " "]), whatOf(order), " ", make("span", "small", backOf(order)));
   const began = make("td", "number began", clock.format(order.sold_at * 1_000));
   const made = make("tr", "", what, state, make("td", "buyer", order.buyer ?? ""), make("td", "ref", order.ref ?? ""), head, began);
   made.dataset.order = id;

@@ -1,7 +1,7 @@
 // The orders of an item that this browser keeps, newest first, and which of them the service still knows.
 
 import { browser } from "./keep.js";
-import { secretOf, skuOf } from "./order_id.js";
+import { skuOf } from "./order_id.js";
 import { behind } from "./press.js";
 
 const MOST = 50;
@@ -11,16 +11,6 @@ const AGAIN_MS = 15_000; // when no answer came; doubled each time,
 const AGAIN_MAX_MS = 480_000; // and after this no more until the page has a reason to
 const SPREAD_MS = 3_000; // thousands of pages hear of a new sale at once
 const PATIENCE_MS = 10_000;
-const GROUP = 4; // characters of a short number
-
-/** As much of an order's number as distinguishes it from these others, two groups at least. */
-export function shorten(order, others) {
-  const secret = secretOf(order);
-  const rest = others.filter((other) => other !== order).map(secretOf);
-  let length = 2 * GROUP;
-  while (length < secret.length && rest.some((other) => other.startsWith(secret.slice(0, length)))) length += GROUP;
-  return secret.slice(0, length).toUpperCase().match(/.{1,4}/gsu)?.join("-") ?? "";
-}
 
 /** The address of an order's page. The language goes along, and the buyer's token, if the shop in front has given one. */
 export function addressOf(order) {

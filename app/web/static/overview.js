@@ -4,7 +4,7 @@ import "./theme.js";
 import { followChanges } from "./changes.js";
 import { keyed, make, part, write } from "./dom.js";
 import { about, number } from "./figure.js";
-import { sums } from "./money.js";
+import { sums, written } from "./money.js";
 import { paceOf, remember, shown } from "./pace.js";
 import { wirePauseAll, showPauseAll } from "./pause_all.js";
 import { follow, midnight, showDays } from "./report.js";
@@ -18,6 +18,7 @@ import { both as texts } from "./overview_texts.js";
 
 const EVERY_MS = 2_000;
 const PATIENCE_MS = 10_000;
+const NEEDS_A_LOOK = "`seckill orders list --state attention`"; // in a warning: here it is a link
 
 let before = null; // the last answer
 let report = null; // the last report
@@ -28,7 +29,12 @@ const wrongs = keyed(
   ({ sku, name }) => (sku ? linked(sku, name) : make("li", "", make("span", "words"))),
   (made, { kind, words }) => {
     made.dataset.kind = kind;
-    write(made.querySelector(".words"), words);
+    const [said, command] = words.split(NEEDS_A_LOOK);
+    if (command === undefined) return write(made.querySelector(".words"), words);
+    if (made.querySelector(".words").textContent.startsWith(said)) return; // a link that has the focus keeps it
+    const link = make("a", "", texts.words.toOrders);
+    link.href = `/control/orders${along({ state: "attention" })}`;
+    made.querySelector(".words").replaceChildren(`${said} `, link);
   },
 );
 
@@ -76,13 +82,22 @@ function showTotals({ items, at, audit }) {
   showVerdict({ at, audit });
 }
 
+/** A sum of each currency: the largest is what one sees first. */
+function showSum(id, money, which) {
+  const found = Object.entries(money).filter(([, of]) => of[which] !== 0).sort(([, one], [, other]) => other.paid - one.paid);
+  const words = found.map(([currency, of]) => written(of[which], currency, texts.locale));
+  const now = words.join();
+  if (part(id).dataset.now === now) return;
+  part(id).dataset.now = now;
+  part(id).replaceChildren(words[0] ?? "–", ...words.slice(1).map((sum) => make("span", "", sum)));
+}
+
 function showMoney() {
   const { total } = report;
-  write(part("all-money"), sums(total.money, "paid", texts.locale, "\n") || "–");
+  for (const [id, which] of [["all-money", "paid"], ["all-kept", "kept"], ["all-owed", "owed"]]) showSum(id, total.money, which);
   const back = sums(total.money, "given_back", texts.locale);
-  write(part("all-back"), back ? [texts.givenBack(back), texts.kept(sums(total.money, "kept", texts.locale) || "0")].join(" · ") : texts.toShip(number(total.to_ship)));
-  const owed = sums(total.money, "owed", texts.locale, "\n");
-  write(part("all-owed"), owed || "–");
+  write(part("all-back"), back ? texts.givenBack(back) : "");
+  write(part("all-ship"), total.to_ship > 0 ? texts.toShip(number(total.to_ship)) : "");
   part("owed-tile").dataset.kind = total.attention > 0 ? "wrong" : "";
   write(part("attention"), total.attention > 0 ? texts.attention(total.attention, number(total.attention)) : "");
 }

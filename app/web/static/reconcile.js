@@ -3,7 +3,7 @@
 import "./theme.js";
 import { texts } from "./reconcile_texts.js";
 import { texts as room } from "./control_texts.js";
-import { make, part, write } from "./dom.js";
+import { labelled, make, part, write } from "./dom.js";
 import { number } from "./figure.js";
 import { written } from "./money.js";
 import { furnish } from "./room.js";
@@ -19,18 +19,11 @@ let shown = ""; // the cause whose lines are shown; all without
 
 const sum = (amount, currency) => written(amount, currency, texts.locale);
 
-/** A cell that knows its column's name, for a screen that has no columns. */
-function labelled(name, text) {
-  const made = make("td", "number", text);
-  made.dataset.label = texts.words[name];
-  return made;
-}
-
 function totalRow([currency, { charged, paid, refunded, given_back: back, owed, kept }]) {
   const head = make("th", "", currency || texts.noCurrency);
   head.scope = "row";
   const names = ["chargedThere", "paidHere", "backThere", "backHere", "owed", "kept"];
-  const cells = [charged, paid, refunded, back, owed, kept].map((amount, place) => labelled(names[place], sum(amount, currency)));
+  const cells = [charged, paid, refunded, back, owed, kept].map((amount, place) => labelled(texts.words[names[place]], "number", sum(amount, currency)));
   cells[1].dataset.same = charged === paid;
   cells[3].dataset.same = refunded === back;
   if (owed !== 0) cells[4].dataset.kind = "wrong";
@@ -48,7 +41,7 @@ function line({ cause, payment_ref: ref, orders, there, here, currency }) {
   const pill = make("span", "pill", texts.causes[cause] ?? cause);
   const of = make("td", "of", ...links.flatMap((link) => [link, " "]));
   const names = ["there", "here", "difference"];
-  const amounts = [there, here, there - here].map((amount, place) => labelled(names[place], sum(amount, currency)));
+  const amounts = [there, here, there - here].map((amount, place) => labelled(texts.words[names[place]], "number", sum(amount, currency)));
   const made = make("tr", "", make("td", "cause", pill), head, of, ...amounts);
   made.dataset.cause = cause;
   return made;
@@ -57,6 +50,8 @@ function line({ cause, payment_ref: ref, orders, there, here, currency }) {
 function showLines() {
   const lines = found.differences.filter(({ cause }) => !shown || cause === shown);
   part("rows").replaceChildren(...lines.slice(0, SHOWN).map(line));
+  const causes = Object.keys(found.causes).filter((cause) => texts.advice[cause] && (!shown || cause === shown));
+  part("advice").replaceChildren(...causes.flatMap((cause) => [make("dt", "", texts.causes[cause]), make("dd", "", texts.advice[cause])]));
   write(part("more"), lines.length > SHOWN ? texts.first(number(SHOWN)) : "");
   for (const one of part("causes").children) one.setAttribute("aria-pressed", String(one.value === shown));
 }

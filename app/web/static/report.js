@@ -1,9 +1,9 @@
 // The numbers of the sale by item and by day: parcels, money, and how many paid of those who held.
 
-import { keyed, make, part, write } from "./dom.js";
+import { keyed, labelled, make, part, write } from "./dom.js";
 import { number } from "./figure.js";
 import { sums } from "./money.js";
-import { toTheDoor } from "./session.js";
+import { read } from "./session.js";
 import { both as texts } from "./overview_texts.js";
 
 const PATIENCE_MS = 60_000;
@@ -28,13 +28,9 @@ export function follow(query, show) {
   async function look() {
     let began = performance.now();
     if (!document.hidden) {
-      try {
-        const answer = await fetch(`/report${query()}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
-        if (answer.status === 401) return toTheDoor();
-        if (answer.ok) show(await answer.json());
-      } catch {
-        began = performance.now();
-      }
+      const { answer } = await read(`/report${query()}`, PATIENCE_MS);
+      if (answer) show(answer);
+      else began = performance.now();
     }
     setTimeout(look, Math.max(LEAST_MS, REST * (performance.now() - began)));
   }
@@ -44,13 +40,15 @@ export function follow(query, show) {
 /** How many orders there are, whatever their state. */
 export const count = ({ orders }) => Object.values(orders).reduce((sum, one) => sum + one, 0);
 
+const COLUMNS = ["ordersCount", "toShip", "moneyIn", "givenBack", "owed", "kept", "unpaid", "conversion"];
+
 const rows = keyed(
   part("days"),
   (one) => one.day,
   () => {
     const head = make("th", "");
     head.scope = "row";
-    return make("tr", "", head, ...Array.from({ length: 8 }, () => make("td", "number")));
+    return make("tr", "", head, ...COLUMNS.map((name) => labelled(texts.words[name], "number")));
   },
   (made, one) => {
     const money = ["paid", "given_back", "owed", "kept"].map((which) => sums(one.money, which, texts.locale, "\n") || "–");

@@ -58,8 +58,8 @@ async function fill(field, sku) {
 }
 
 /** A question mark that explains a word, when it is pressed. */
-export function explain() {
-  for (const element of document.querySelectorAll("[data-explain]")) {
+export function explain(within = document) {
+  for (const element of within.querySelectorAll("[data-explain]")) {
     const word = element.dataset.explain;
     const id = `about-${word}`;
     const button = make("button", "explain", "?");

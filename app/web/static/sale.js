@@ -12,22 +12,26 @@ export function phaseOf(level, now) {
   return level.held > 0 ? "all_held" : "sold_out";
 }
 
-/** Seconds as a clock shows them: minutes and seconds, with hours and days before if there are any. */
+/** Seconds as a clock shows them: minutes and seconds, with hours and a day before if there are any; of more days only their number. */
 export function countdown(seconds) {
   const [days, hours, minutes] = [86_400, 3_600, 60].map((unit) => Math.floor(seconds / unit));
   const parts = [...(hours > 0 ? [hours % 24] : []), minutes % 60, seconds % 60];
   const digits = parts.map((value) => String(value).padStart(2, "0")).join(":");
-  return days > 0 ? texts.days(days) + digits : digits;
+  return days > 1 ? texts.days(days) : days > 0 ? texts.day(days) + digits : digits;
 }
 
 const hour = new Intl.DateTimeFormat(texts.locale, { hour: "numeric", minute: "2-digit" });
-const moment = new Intl.DateTimeFormat(texts.locale, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
+const style = { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" };
+const moment = new Intl.DateTimeFormat(texts.locale, style);
+const dated = new Intl.DateTimeFormat(texts.locale, { ...style, year: "numeric" });
 
 /** Whether two moments, in seconds since 1970, are on the same day. */
 const isSameDay = (one, other) => new Date(one * 1_000).toDateString() === new Date(other * 1_000).toDateString();
 
-/** A moment, in seconds since 1970, as people write it; the day is said if it is not today's. */
-export const when = (seconds, now) => (isSameDay(seconds, now) ? hour : moment).format(seconds * 1_000);
+const yearOf = (seconds) => new Date(seconds * 1_000).getFullYear();
+
+/** A moment, in seconds since 1970, as people write it; the day is said if it is not today's, and so is the year. */
+export const when = (seconds, now) => (isSameDay(seconds, now) ? hour : yearOf(seconds) === yearOf(now) ? moment : dated).format(seconds * 1_000);
 
 /** When a sale opens. */
 export const opening = ({ starts_at }, now) => texts.buttons.before(when(starts_at, now), isSameDay(starts_at, now));

@@ -2,10 +2,11 @@
 
 import { backTo, holdOf } from "./hold.js";
 import { follow } from "./level.js";
-import { addressOf, homeOf, ordersOf, shorten } from "./orders.js";
+import { shorten } from "./order_id.js";
+import { addressOf, homeOf, ordersOf } from "./orders.js";
 import { begin, copyButton, hasList, moment, money, most, nameOf, number, part, payAt, shopTitle, showPicture, write } from "./page.js";
 import { buyerName, forget, knownBuyer, press, unanswered } from "./press.js";
-import { countdown, opening, pauseText, phaseOf, wordsOf } from "./sale.js";
+import { countdown, opening, pauseText, phaseOf, when, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
@@ -64,7 +65,6 @@ function showLevel() {
   document.title = `${part("item").textContent} · ${shopTitle}`;
   write("leading", level === null ? "" : texts.leading);
   write("left", level === null ? "–" : number.format(level.stock));
-  part("left").style.setProperty("--letters", part("left").textContent.length);
   write("of", total === null ? "" : texts.ofTotal(number.format(total)));
   part("bar").style.transform = `scaleX(${total ? Math.min(1, level.stock / total) : 0})`;
 }
@@ -87,7 +87,9 @@ function showHours() {
   const until = held ? hold.view.pay_by : phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - (held ? hold.now : shelf.clock.now));
   write("phase", held ? texts.payWithin[standing] : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
-  write("moment", until === null ? (phase === "paused" ? pauseText(level) : (texts.remarks[phase] ?? "")) : moment.format(until * 1_000));
+  const of = () => [nameOf(sku), texts.units(number.format(hold.view.quantity)), toPay(), texts.payUntil(when(until, hold.now))].filter(Boolean);
+  if (held) write("moment", of().join(" · "));
+  else write("moment", until === null ? (phase === "paused" ? pauseText(level) : (texts.remarks[phase] ?? "")) : when(until, shelf.clock.now));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
   // Again when the second that is shown is over.
@@ -190,18 +192,18 @@ function linkTo(order) {
 
 function showOrders() {
   const shown = kept();
-  const now = JSON.stringify(shown.map(({ order, at, gone, state }) => [order, at, gone, state]));
+  const now = JSON.stringify(shown.map(({ order, at, gone, state, quantity }) => [order, at, gone, state, quantity]));
   if (now === listed) return; // a link that has the focus keeps it
   listed = now;
   if (shown.some(({ order, gone }) => gone && order === spoken)) tell("none", [""]);
   part("orders").hidden = shown.length === 0;
   part("orders-list").replaceChildren(
-    ...shown.map(({ order, at, gone, state }) => {
+    ...shown.map(({ order, at, gone, state, quantity }) => {
       const row = document.createElement("li");
-      const when = document.createElement("time");
-      when.dateTime = new Date(at).toISOString();
-      when.textContent = moment.format(at);
-      row.append(linkTo(order), when);
+      const time = document.createElement("time");
+      time.dateTime = new Date(at).toISOString();
+      time.textContent = [quantity && texts.units(number.format(quantity)), moment.format(at)].filter(Boolean).join(" · ");
+      row.append(linkTo(order), time);
       if (gone || state === "refunded") {
         const mark = document.createElement("p");
         mark.textContent = gone ? texts.gone : texts.holds.refunded[0];
@@ -273,7 +275,8 @@ async function buy() {
   const wish = { quantity: units, holds: holding(), sale: level?.sale, price: level?.price };
   const { outcome, order, replayed, problem, ...held } = await press(sku, wish, (...tries) => tell("waiting", texts.retrying(...tries)), isOver);
   pressed = false;
-  if (outcome === "held") {
+  const holds = ["held", "already_held"].includes(outcome); // by this press, or by another of this buyer
+  if (holds) {
     const last = hold.view;
     if (last?.extended && last.id !== held.id) orders.add(last.id, buyerName(), last.quantity, last.state); // its payment may still come
     standing = "none";
@@ -281,10 +284,10 @@ async function buy() {
   }
   if (order) orders.add(order, buyerName(), held.quantity);
   if (outcome === "limit_reached" && units === 1) fullAt = level?.limit_per_buyer ?? null;
-  if (outcome === "sold" || outcome === "held") units = 1;
+  if (outcome === "sold" || holds) units = 1;
   if (problem && outcome === "unknown") tell("unknown", [texts.outcomes.unknown[0], texts.unheard[problem.type] ?? texts.unheard.other]);
   else if (problem) tell("problem", [...texts.outcomes.problem, wordsOf(problem)]);
-  else if (outcome !== "held") tell(outcome, texts.outcomes[wordOf(outcome, replayed)], order);
+  else if (!holds) tell(outcome, texts.outcomes[wordOf(outcome, replayed)], order);
   if (outcome === "not_started") shelf.clock.doubt();
   resting = true;
   setTimeout(() => {

@@ -4,13 +4,12 @@ import { keyed, make, part, write } from "./dom.js";
 import { about, number } from "./figure.js";
 import { sums, written } from "./money.js";
 import { paceOf, shown } from "./pace.js";
-import { countdown, phaseOf } from "./sale.js";
+import { countdown, phaseOf, when } from "./sale.js";
 import { draw, spark } from "./spark.js";
 import { along } from "./ways.js";
 import { both as texts } from "./overview_texts.js";
 
 const SOON_S = 86_400; // an opening within a day is counted down
-const moment = new Intl.DateTimeFormat(texts.locale, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 /** What an item is called, in the reader's language. */
 export const called = ({ sku, name }) => name?.[texts.catalogue] ?? sku;
@@ -54,8 +53,8 @@ function pictureOf(address) {
 }
 
 function hours({ starts_at: start, ends_at: end }, at) {
-  if (start !== null && at < start) return texts.opens(moment.format(start * 1_000));
-  if (end !== null) return (at < end ? texts.until : texts.endedAt)(moment.format(end * 1_000));
+  if (start !== null && at < start) return texts.opens(when(start, at));
+  if (end !== null) return (at < end ? texts.until : texts.endedAt)(when(end, at));
   return "";
 }
 
@@ -78,7 +77,7 @@ function fill(made, item) {
   write(head.querySelector(".small"), [called(item) === sku ? "" : sku, level === null ? "" : hours(level, at)].filter(Boolean).join(" · "));
   write(told, said(kind, item, at));
   figures.hidden = bar.hidden = level === null;
-  pace.hidden = !["open", "selling"].includes(kind) && !rates.some(({ value }) => value > 0);
+  pace.hidden = !rates.some(({ value }) => value > 0);
   write(sum, "");
   if (level === null) return;
   const total = level.initial ?? level.stock + level.held + level.lucky;

@@ -6,7 +6,7 @@ import { leave } from "./session.js";
 import { nextTheme, theme } from "./theme.js";
 
 const SIGNS = { auto: "\u25d0", light: "\u2600\ufe0e", dark: "\u263e\ufe0e" }; // half and half, a sun, a moon
-const PLACES = { toRoom: "/control", toOrders: "/control/orders", toReconcile: "/control/reconcile" };
+const PLACES = { toRoom: "/control", toOrders: "/control/orders", toEvents: "/control/deliveries", toReconcile: "/control/reconcile" };
 
 /** The rest of an address: the item and the language stay what they are. */
 export function along(more = {}) {

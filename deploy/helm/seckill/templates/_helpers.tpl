@@ -62,9 +62,15 @@ seccompProfile:
 {{- addf (.Values.settings.SECKILL_DRAIN_DELAY_S | default 0) (.Values.settings.SECKILL_DRAIN_TIMEOUT_S | default 10) 10 | ceil | int }}
 {{- end }}
 
+{{/* The systems that a URL may name, with their usual ports; "" for those that listen on none. */}}
+{{- define "seckill.systems" -}}
+{etcd: "2379", etcds: "2379", redis: "6379", rediss: "6379", redlock: "6379", redlocks: "6379", zookeeper: "2181", zookeepers: "2181",
+postgres: "5432", postgresql: "5432", mysql: "3306", mariadb: "3306", http: "80", https: "443", stripe: "443", unix: "", file: "", local: "", none: ""}
+{{- end }}
+
 {{/* The TCP ports in the URLs that instances reach, or those of their systems, one a line. */}}
 {{- define "seckill.ports" -}}
-{{- $of := dict "etcd" "2379" "etcds" "2379" "redis" "6379" "rediss" "6379" "redlock" "6379" "redlocks" "6379" "zookeeper" "2181" "zookeepers" "2181" "postgres" "5432" "postgresql" "5432" "mysql" "3306" "mariadb" "3306" "http" "80" "https" "443" "stripe" "443" }}
+{{- $of := include "seckill.systems" . | fromYaml }}
 {{- $ports := dict }}
 {{- $urls := regexSplit "\\s+" (.Values.secrets.SECKILL_WEBHOOK_URL | default "" | toString | trim) -1 }}
 {{- range concat (list .Values.lock.url .Values.store.url (.Values.secrets.SECKILL_REFUNDS | default "") .Values.traces.endpoint) $urls }}
@@ -93,10 +99,13 @@ seccompProfile:
 {{- fail "lock.url or store.url is empty: then existingSecret, or the files of settings.SECKILL_SECRETS_DIR, must have it" }}
 {{- end }}
 {{- /* Not a pattern of the schema: where one is missed Helm 4 prints the value, password and all. */}}
-{{- range $name, $url := dict "lock.url" .Values.lock.url "store.url" .Values.store.url }}
-{{- if not (regexMatch "^([a-z+-]+://.*)?$" $url) }}
-{{- fail (printf "%s is no URL, such as etcd://etcd:2379 or redis://valkey:6379/0" $name) }}
+{{- range $name, $url := dict "lock.url" .Values.lock.url "store.url" .Values.store.url "secrets.SECKILL_REFUNDS" (.Values.secrets.SECKILL_REFUNDS | default "") }}
+{{- if not (or (empty $url) (and (contains "://" $url) (hasKey (include "seckill.systems" $ | fromYaml) (first (regexSplit "[+:]" $url -1))))) }}
+{{- fail (printf "%s is no URL of a system that is known, such as etcd://etcd:2379 or redis://valkey:6379/0" $name) }}
 {{- end }}
+{{- end }}
+{{- if and .Values.networkPolicy.enabled (empty .Values.networkPolicy.egress) (or (empty .Values.lock.url) (empty .Values.store.url)) }}
+{{- fail "networkPolicy.egress is empty, and so is lock.url or store.url: the ports of what instances reach are not known; name them" }}
 {{- end }}
 {{- if and .Values.service.externalTrafficPolicy (eq .Values.service.type "ClusterIP") }}
 {{- fail "service.externalTrafficPolicy is of NodePort and LoadBalancer, and service.type is ClusterIP" }}
@@ -105,8 +114,10 @@ seccompProfile:
 {{- fail (printf "service.loadBalancerClass is of a LoadBalancer, and service.type is %s" .Values.service.type) }}
 {{- end }}
 {{- $several := or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled }}
-{{- if and $several (hasPrefix "local:" .Values.lock.url) }}
-{{- fail "lock.url is local://, which keeps only the threads of one process apart: say replicas=1, or use a lock that instances share" }}
+{{- range $scheme, $keeps := dict "local" "the threads of one process" "file" "the processes of one pod" }}
+{{- if and $several (hasPrefix (printf "%s:" $scheme) $.Values.lock.url) }}
+{{- fail (printf "lock.url is %s://, which keeps only %s apart: say replicas=1, or use a lock that instances share" $scheme $keeps) }}
+{{- end }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" }}
@@ -119,7 +130,7 @@ seccompProfile:
 {{- if and .Values.autoscaling.enabled (not .Values.monitoring.enabled) }}
 {{- fail "autoscaling.enabled needs monitoring.enabled: the queue that it looks at is a metric that Prometheus must have" }}
 {{- end }}
-{{- if and (not .Values.existingSecret) (ne (empty .Values.secrets.SECKILL_WEBHOOK_URL) (empty .Values.secrets.SECKILL_WEBHOOK_SECRET)) }}
+{{- if and (not (or .Values.existingSecret $settings.SECKILL_SECRETS_DIR)) (ne (empty .Values.secrets.SECKILL_WEBHOOK_URL) (empty .Values.secrets.SECKILL_WEBHOOK_SECRET)) }}
 {{- fail "secrets.SECKILL_WEBHOOK_URL and secrets.SECKILL_WEBHOOK_SECRET go together" }}
 {{- end }}
 {{- if and (or .Values.catalogue.files .Values.catalogue.binaryFiles) (not (hasKey .Values.catalogue.files "catalogue.toml")) }}

@@ -1,8 +1,9 @@
 // The story of a pause, step by step; a guided start begins it with its buyers. It stays until somebody closes it.
 
-import { texts } from "./control_texts.js";
+import { texts as room } from "./control_texts.js";
 import { make, part, write } from "./dom.js";
 import { moment, number, seconds } from "./figure.js";
+import { texts } from "./rehearsal_texts.js";
 
 const CLOSED = "seckill-story-closed";
 const OLD_S = 120;
@@ -59,7 +60,7 @@ export function tale({ instance, token, steps }, { level, lock }) {
   const { sentences } = texts.story;
   const [buyers, pause, over, end] = ["buyers", "paused", "overtaken", "end"].map((step) => steps.get(step));
   const words = {
-    buyers: buyers && sentences.buyers(number(buyers.facts.buyers), buyers.facts.instances.join(texts.and)),
+    buyers: buyers && sentences.buyers(number(buyers.facts.buyers), buyers.facts.instances.join(room.and)),
     paused: pause && sentences.paused(instance, token, seconds(pause.facts.for_s)),
     ran_out: steps.has("ran_out") && sentences.ranOut(instance, seconds(lock.ttl_s)),
     overtaken: over && sentences.overtaken(over.facts.by, over.facts.by_token),
