@@ -72,7 +72,7 @@ class StockChanged(StockError):
 
 
 class StockNotAsExpected(StockError):
-    """A restock said what it expects to be there, and something else is; nothing was written."""
+    """A restock expected another stock than there is; nothing was written."""
 
 
 class HasOrders(StockNotAsExpected):
@@ -135,11 +135,11 @@ class NoSuchOrder(SeckillError):
 
 
 class Overloaded(SeckillError):
-    """As many requests that are no purchases are in hand as this instance takes at once."""
+    """This instance has as many requests in hand as it takes at once, beside purchases."""
 
 
 class TooManyListeners(SeckillError):
-    """As many listen to changes already as this instance is willing to notify."""
+    """This instance notifies as many listeners of changes as it is willing to."""
 
 
 class ProviderUnavailable(SeckillError):
@@ -147,7 +147,7 @@ class ProviderUnavailable(SeckillError):
 
 
 class CursorAhead(SeckillError):
-    """Events behind a cursor have been told, and are in the journal no more: the store is older than it was.
+    """Events that were read are in the journal no more: the store is older than it was.
 
     `next`: the cursor with which to go on, at the first event of the items concerned.
     """
@@ -204,11 +204,11 @@ class HoldsNotPossible(SaleError):
 
 
 class KeyReused(SaleError):
-    """The idempotency key belongs to a request that says something else."""
+    """The idempotency key belongs to another request."""
 
 
 class AmountRequired(SaleError):
-    """A provider reports a payment for what has a price, and names no amount; nothing was done."""
+    """A provider reports a payment for an item with a price, and no amount; nothing was done."""
 
 
 class BuyerRequired(SaleError):

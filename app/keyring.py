@@ -27,7 +27,7 @@ def secrets_of(given: SecretStr | None) -> list[str]:
 
 
 def each(secrets: Sequence[str], make: Callable[[str], Made]) -> list[Made]:
-    """Make something of each secret. Raises what `make` does, a `ValueError`, and says of which secret of several."""
+    """Call `make` with each secret. Raises its `ValueError`, which then has the secret's place among several."""
     made = []
     for number, secret in enumerate(secrets, 1):
         try:
@@ -45,14 +45,14 @@ def check_token(secret: str) -> None:
 
 
 def check_shared(secret: str) -> None:
-    """Raise `ValueError` for a secret of HS256 that can be guessed, or is not what was meant."""
+    """Raise `ValueError` for a secret of HS256 that can be guessed, or is probably a mistake."""
     _refuse_odd(secret, "make a secret of its own")
     if len(secret.encode()) < _SHARED_MIN_BYTES or not secret.isprintable():
         raise ValueError(f"a secret has {_SHARED_MIN_BYTES} bytes or more, and no blanks or invisible characters")
 
 
 def check_signing(secret: str) -> None:
-    """Raise `ValueError` for what is no secret of Standard Webhooks."""
+    """Raise `ValueError` unless it is a secret of Standard Webhooks."""
     _refuse_odd(secret, _SIGNS)
     own = secret.removeprefix("whsec_")
     try:
@@ -64,7 +64,7 @@ def check_signing(secret: str) -> None:
 
 
 def check_stripes(secret: str) -> None:
-    """Raise `ValueError` for what is no signing secret of an endpoint at Stripe."""
+    """Raise `ValueError` unless it is the signing secret of an endpoint at Stripe."""
     _refuse_odd(secret, _SIGNS)
     if not _OF_STRIPE.fullmatch(secret):
         raise ValueError("the signing secret of Stripe's endpoint begins with whsec_")

@@ -21,6 +21,7 @@ from app.keyring import secrets_of
 from app.locks import name_of
 from app.outbox.pull import Pull
 from app.payments import registry as providers
+from app.payments.tally import Tally
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import registry
 from app.telemetry import logs
@@ -46,6 +47,7 @@ from app.web.application import Application
 from app.web.auth import AdminAuth
 from app.web.coalesce import TtlCache
 from app.web.dashboard import Control
+from app.web.extension import extension
 from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
 from app.web.parameters import KNOWN_PARAMETERS
 from app.web.sse import Feeds
@@ -90,7 +92,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     webhooks_of(settings)
     refunds_of(settings)
     callbacks = providers.readers(settings.callback_secrets, settings.providers, stripe=settings.stripe_options)
-    pages.load()
+    lab = extension(settings.extension)
+    anybody_confirms = lab is not None and lab.anybody_confirms
+    pages.load(lab.folder if lab else None)
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in (*unknown_variables(), *doubtful(settings), *not_promised):
         _log.warning("%s", line)
@@ -99,8 +103,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
         lock, store = name_of(settings.lock.get_secret_value()), registry.system_of(settings.store.get_secret_value())
+        metrics.begin_callbacks(providers.providers(settings.providers))
         metrics.describe(name=settings.instance_name, version=_version(), lock=lock, store=store, guard=settings.guard)
-        async with open_sale(settings, metrics, with_auditor=True) as sale:
+        async with open_sale(settings, metrics, with_auditor=True, **({"wrap": lab.wrap} if lab else {})) as sale:
             ready = health.ready(sale.readiness)
 
             async def lacks() -> list[str]:
@@ -116,12 +121,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 sale.readiness,
                 sale.store,
                 sale.journal,
-                sale.delaying,
                 instance=settings.instance_name,
                 lease_ttl_s=settings.lock_ttl_s,
                 lacks=lacks,
                 port=settings.port,
             )
+            if lab is not None:
+                lab.enter(room, sale.shop, sale.readiness, sale.journal)
             room.start()
             stands_on = _where(settings.lock), _where(settings.store), settings.guard
             _log.info("open, lock: %s, store: %s, guard: %s", *stands_on)
@@ -144,13 +150,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 auth=AdminAuth(
                     settings.operators,
                     shop_tokens=secrets_of(settings.shop_token),
-                    anybody_confirms=settings.rehearsal,
+                    anybody_confirms=anybody_confirms,
                 ),
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
                 followers=Feeds(_FOLLOWERS_MAX),
                 store=sale.store,
-                pull=Pull(sale.store, lambda: sale.shop.has_buyers),
+                pull=Pull(sale.journals),
                 items=TtlCache(lambda _: sale.store.items()),
                 looks=stock.looks_at(sale.shop, sale.auditor),
                 scrape=health.scrape(metrics),
@@ -160,6 +166,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 reports=report.reports(sale.orders),
                 warnings=not_promised,
                 callbacks=callbacks,
+                tally=Tally(metrics.called_back),
                 unclaimed=metrics.unclaimed,
                 auditor=sale.auditor,
                 senders=sale.senders,
@@ -187,11 +194,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,  # see app.web.pages
         redoc_url=None,
     )
-    problems.install(app)
+    problems.install(app, pages.missing)
     most = {"quantity_max": settings.quantity_max, "buyer_max": TOKEN_MAX if signed else BUYER_MAX}
     buying = purchase_route.router(_methods(settings), **most)
-    rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
-    holding = holds.router(**most, shop_holds=settings.only_shop_holds, anybody_confirms=settings.rehearsal)
+    holding = holds.router(**most, shop_holds=settings.only_shop_holds, anybody_confirms=anybody_confirms)
     for router in (
         holding,
         orders.router,
@@ -202,7 +208,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         dashboard.router,
         undelivered.router,
         reconcile.router,
-        *rehearsing,
+        *([lab.router] if lab else []),
         health.router,
     ):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
@@ -230,7 +236,7 @@ def _where(url: SecretStr) -> str:
 
 
 async def _watch(ready: TtlCache[Ready]) -> None:
-    """Check what can be reached, at the start and now and then; changes are logged."""
+    """Check the dependencies, at the start and now and then; changes are logged."""
     first = True
 
     async def check() -> None:

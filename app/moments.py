@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime
 from typing import Final
+from zoneinfo import ZoneInfo
 
+A_ZONE: Final = "the name of a time zone, such as Europe/Berlin"
 A_MOMENT: Final = "a time with its zone, such as 2026-11-11T20:00:00+08:00"
 
 
@@ -12,6 +14,14 @@ def read(text: str) -> datetime:
     if found.tzinfo is None:
         raise ValueError(f"not {A_MOMENT}")
     return found
+
+
+def zone(name: str) -> ZoneInfo:
+    """Find a time zone by its name. Raises `ValueError`."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, KeyError, OSError):
+        raise ValueError(f"not {A_ZONE}") from None
 
 
 def written(at: float) -> str:

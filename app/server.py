@@ -19,6 +19,7 @@ from app.errors import ConfigurationError
 from app.main import create_app
 from app.settings import Settings
 from app.web.connection import Connection
+from app.web.connection_limits import Places
 from app.web.state import State
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Server(uvicorn.Server):
         drain_delay_s: float = 0.0,
     ) -> None:
         super().__init__(config)
+        self.server_state = Places()
         self._drain_delay_s = drain_delay_s
         self._leaves_at: float | None = None  # by the loop's clock, once it is to stop
         self._drain_timeout_s = drain_timeout_s

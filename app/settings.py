@@ -1,5 +1,6 @@
 """Every setting, with its unit in its name; read from the environment (`SECKILL_...`) and `.env`, checked at start."""
 
+import codecs
 import difflib
 import ipaddress
 import os
@@ -44,28 +45,8 @@ class Guard(StrEnum):
     NONE = "none"
 
 
-# Settings that were removed, and their replacements.
-_REPLACED: Final = {
-    **dict.fromkeys(
-        (
-            "LOCK_BACKEND",
-            *(f"ETCD_{it}" for it in ("ENDPOINTS", "USER", "PASSWORD", "CA_FILE", "CERT_FILE", "KEY_FILE")),
-        ),
-        "SECKILL_LOCK=etcd://user:password@host:2379,host:2379?ca_file=...",
-    ),
-    "ETCD_TIMEOUT_MS": "SECKILL_LOCK_TIMEOUT_MS",
-    **dict.fromkeys(("RATE_PER_BUYER", "RATE_PER_ADDRESS"), "how often one may try to the proxy, see examples/"),
-    "LOCK_REDIS_URL": "SECKILL_LOCK=redis://host:6379/0 or redis+fair://...",
-    "REDLOCK_URLS": "SECKILL_LOCK=redlock://host:6379,host:6379,host:6379",
-    **dict.fromkeys(
-        ("ZOOKEEPER_HOSTS", "ZOOKEEPER_AUTH"), "SECKILL_LOCK=zookeeper://user:password@host:2181,host:2181"
-    ),
-    "REDIS_URL": "SECKILL_STORE=redis://host:6379/0",
-    "MYSQL_URL": "SECKILL_STORE=mysql://user:password@host:3306/database (and SECKILL_LOCK=mysql+row://...)",
-    **dict.fromkeys(("REDIS_TIMEOUT_MS", "MYSQL_TIMEOUT_MS"), "SECKILL_STORE_TIMEOUT_MS"),
-    **dict.fromkeys(("REDIS_CONNECTIONS", "MYSQL_CONNECTIONS"), "SECKILL_STORE_CONNECTIONS"),
-    "REDIS_WAIT_REPLICAS": "SECKILL_STORE_WAIT_REPLICAS",
-}
+_OF_CLIENTS: Final = "SECKILL_URL"  # a shop's back end reads it, beside ours (docs/shop.md)
+_MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def _term(name: str, usual: float) -> Any:
@@ -149,9 +130,10 @@ class Settings(BaseSettings):
         description="more of them, each with the name of its operator, for the log: `ann:token,bob:token`; the one of "
         "SECKILL_ADMIN_TOKEN is called `operator`",
     )
-    rehearsal: bool = Field(
-        False,
-        description="the control room can send buyers and pause the holder; never where something is really sold",
+    extension: str = Field(
+        "",
+        description="a module that adds to the control room: with `lab.rehearsal` buyers can be sent, and the holder "
+        "be paused; never where something is really sold",
     )
 
     # -- Readers
@@ -199,7 +181,8 @@ class Settings(BaseSettings):
     store: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
         description="the stock: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host,host/master/0`, "
-        "`redis+cluster://host` (or Valkey), or `mysql://user:password@host:3306/database` (or MariaDB)",
+        "`redis+cluster://host` (or Valkey), `mysql://user:password@host:3306/database` (or MariaDB), or "
+        "`postgres://user:password@host:5432/database`",
     )
     store_timeout_ms: int = Field(2000, ge=10, le=60_000, description="the deadline of a call to the store")
     store_connections: int = Field(16, ge=2, le=1000, description="how many connections to the store may be open")
@@ -336,7 +319,7 @@ class Settings(BaseSettings):
     shop_token: SecretStr | None = Field(
         None,
         description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
-        f"(an operator's does, too){_SEVERAL}; unset, without operators: nobody does, but in a rehearsal",
+        f"(an operator's does, too){_SEVERAL}; unset, without operators: nobody does, except in a rehearsal",
     )
 
     refunds: SecretStr | None = Field(
@@ -518,9 +501,6 @@ class Settings(BaseSettings):
 def load(**overrides: Any) -> Settings:
     """Read settings from environment, `.env` and `overrides`. `ConfigurationError` has a line for each wrong one."""
     given = {**_of_file(), **os.environ}
-    old = [f"{PREFIX}{name} was replaced: say {now}" for name, now in _REPLACED.items() if given.get(PREFIX + name)]
-    if old:
-        raise ConfigurationError("\n".join(old))
     _mounted(given)
     try:
         named = {name: value for name, value in overrides.items() if value is not None}
@@ -547,18 +527,24 @@ def _mounted(given: Mapping[str, str | None]) -> list[str]:
     """Names of the files in SECKILL_SECRETS_DIR."""
     folder = given.get(f"{PREFIX}SECRETS_DIR")
     try:
-        return [file.name for file in Path(folder).iterdir()] if folder else []
+        files = list(Path(folder).iterdir()) if folder else []
+        for file in files:
+            if file.name.upper().startswith(PREFIX) and file.read_bytes().startswith(_MARKS):
+                raise ConfigurationError(f"{file} begins with a byte order mark; save it as UTF-8 without one")
     except OSError as error:
         raise ConfigurationError(f"{PREFIX}SECRETS_DIR: {error.strerror}: {folder}") from None
+    return [file.name for file in files]
 
 
 def unknown_variables() -> list[str]:
     """Variables, and mounted files, that look like ours and are not, each with what may have been meant."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = {_OF_CLIENTS, *(PREFIX + name.upper() for name in Settings.model_fields)}
     given = {**_of_file(), **os.environ}
-    lines = []
-    for name in sorted({*given, *_mounted(given)}):
-        if name.startswith(PREFIX) and name not in known:
+    lines, mounted = [], _mounted(given)
+    for name in sorted({*given, *mounted}):
+        if name in mounted and PREFIX + name.upper() in known:
+            lines.append(f"the file {name} of {PREFIX}SECRETS_DIR is no setting; it is named {PREFIX}{name.upper()}")
+        elif name.startswith(PREFIX) and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             lines.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
     return lines

@@ -60,7 +60,7 @@ async def put_cart(request: Request) -> Response:
     [(buyer, quantity)] = db.execute("SELECT buyer, quantity FROM cart WHERE id = ?", (cart,))
     wanted = {"buyer": buyer, "quantity": quantity, "ref": cart}  # `ref` comes back with each event
     held = await ask(f"{SECKILL}/holds", wanted, {**TOKEN, "Idempotency-Key": cart})
-    if held["outcome"] != "held":
+    if held["outcome"] != "held":  # `already_held`: the buyer can't have more, and has to pay another cart first
         return JSONResponse({"outcome": held["outcome"]})
     with db:
         db.execute("UPDATE cart SET hold = ? WHERE id = ?", (held["id"], cart))

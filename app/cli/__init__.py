@@ -6,19 +6,20 @@ import os
 import sys
 import time
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from app.audit import Audit
-from app.cli import tables
+from app import moments
 from app.cli.common import HAS_LAB, Json, moment, print_json, say, with_sale
 from app.errors import EXPECTED, SeckillError
-from app.settings import load
-from app.wiring import Sale
 from fencelock import LockError, LockTimeout
+
+if TYPE_CHECKING:  # a command loads what it needs when it runs: `--help` and a wrong option are answered at once
+    from app.audit import Audit
+    from app.wiring import Sale
 
 _GROUPS: Final = {"stock": "stock", "orders": "orders", "buyers": "orders", "payments": "payments"}  # and their modules
 
@@ -104,6 +105,7 @@ def serve(
 ) -> None:
     """Run one instance against the servers that the environment or .env names."""
     from app import server
+    from app.settings import load
 
     server.run(load(host=host, port=port, operator_port=operator_port))
 
@@ -115,6 +117,8 @@ def log(
     as_json: Json = False,
 ) -> None:
     """List operators' changes, the last one first: who, what, before and after."""
+    from app.cli import tables
+
     changes = with_sale(lambda sale: sale.stock.log(sku, limit=limit))
     if as_json:
         print_json([dataclasses.asdict(change) for change in changes])
@@ -128,9 +132,10 @@ def report(
     since: Annotated[
         str | None,
         typer.Option(
-            help="Only orders that began then or later, such as 2026-11-11T00:00:00+08:00; days are its zone's."
+            help="Only orders that began then or later, such as 2026-11-11T00:00:00+08:00; days have its offset."
         ),
     ] = None,
+    zone: Annotated[str | None, typer.Option(help="The time zone of the days, such as Europe/Berlin.")] = None,
     as_: Annotated[
         str, typer.Option("--format", metavar="text|csv|json", help="For people, spreadsheets, or programs.")
     ] = "text",
@@ -140,12 +145,18 @@ def report(
         raise typer.BadParameter("text, csv or json", param_hint="--format")
     from app.cli.report import run
 
-    run(sku, moment(since, "--since"), as_)
+    try:
+        days_in = None if zone is None else moments.zone(zone)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--zone") from None
+    run(sku, moment(since, "--since"), days_in, as_)
 
 
 @app.command()
 def locks(as_json: Json = False) -> None:
     """Show the queue of each lock: the holder first, then the waiters in order."""
+    from app.cli import tables
+
     contenders = with_sale(lambda sale: sale.readiness.contenders())
     if as_json:
         print_json([dataclasses.asdict(contender) for contender in contenders])
@@ -162,7 +173,9 @@ def check(
     Exit status 0 if so, 1 if not.
     """
 
-    async def audit(sale: Sale) -> list[Audit]:
+    from app.cli import tables
+
+    async def audit(sale: "Sale") -> "list[Audit]":
         await sale.readiness.look_at_clock()  # which says what is wrong
         audits: list[Audit] = []
         skus, said_at, compare = [sku] if sku else await sale.stock.items(), time.monotonic(), True

@@ -1,7 +1,5 @@
 """The common part of the commands: their options, and the sale that they work on."""
 
-import asyncio
-import getpass
 import json
 import os
 import sys
@@ -9,15 +7,17 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from app import moments
 from app.errors import SeckillError, StockUnavailable
-from app.settings import PREFIX, Settings, load, unknown_variables
-from app.wiring import Sale, open_sale
 from fencelock import LockUnavailable
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+    from app.wiring import Sale
 
 HAS_LAB: Final = find_spec("lab") is not None  # the container and the wheel have none, as the service never needs it
 
@@ -41,6 +41,8 @@ def say(message: str) -> int:
 def name_of(by: str) -> str:
     """The operator's name for the log: the given one, or the login name."""
     if not by:
+        import getpass
+
         try:
             by = getpass.getuser()
         except (OSError, KeyError):  # a container's user may have no name
@@ -63,8 +65,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False), flush=True)  # noqa: T201
 
 
-def with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
+def with_sale(work: "Callable[[Sale], Awaitable[Result]]") -> Result:
     """Do some work on the sale that the settings name."""
+    import asyncio
+
+    from app.settings import PREFIX, unknown_variables
+    from app.wiring import open_sale
+
     settings, hint = _settings()
     for line in unknown_variables():
         say(line)
@@ -81,9 +88,11 @@ def with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
         raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}LOCK says where it is'}") from None
 
 
-def _settings() -> tuple[Settings, str]:
+def _settings() -> "tuple[Settings, str]":
     """The user's settings, or those of a `seckill up` that runs here; and a hint for when no server answers."""
     if not HAS_LAB:
+        from app.settings import load
+
         return load(), ""
     found: tuple[Settings, str] = import_module("lab.demo.state_file").settings(say)
     return found

@@ -1,27 +1,23 @@
 """`seckill orders` and `seckill buyers`: an operator finds an order, and answers its buyer."""
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
-from rich.console import Console
 
 from app import money
-from app.cli import events, order_tables
+from app.cli import events
 from app.cli.common import By, Json, Yes, name_of, print_json, with_sale
-from app.cli.progress import progress
-from app.cli.questions import whole_file
 from app.errors import SeckillError
 from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
 from app.orders.account import Sums, add_up
-from app.orders.view import row, step
-from app.sale import Found, Wanted, WantedState
-from app.sale.export import Format, head, lines
-from app.sale.find import refuse_gaps
-from app.wiring import Sale
+
+if TYPE_CHECKING:
+    from app.sale import Found, Wanted, WantedState
+    from app.sale.export import Format
+    from app.wiring import Sale
 
 orders = typer.Typer(
     name="orders", help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True
@@ -38,7 +34,7 @@ Number = Annotated[str | None, typer.Argument(help="The order's number: its id, 
 Ref = Annotated[str | None, typer.Option(help="The shop's own number, in the place of the order's: looks through all.")]
 
 
-def _state(text: str | None) -> WantedState | None:
+def _state(text: str | None) -> "WantedState | None":
     if text is not None and text not in _STATES:
         raise typer.BadParameter(f"one of {', '.join(_STATES)}")
     return "attention" if text == "attention" else OrderState(text) if text else None
@@ -61,9 +57,11 @@ def orders_list(
     as_json: Json = False,
 ) -> None:
     """List the orders of an item, or of all: one item after the other, oldest first."""
+    from app.sale import Found, Wanted
+
     wanted = Wanted(_state(state))
 
-    async def look(sale: Sale) -> Found:
+    async def look(sale: "Sale") -> "Found":
         found, unread = list[Order](), list[str]()
         on = after
         while True:
@@ -80,53 +78,63 @@ def orders_list(
     _print(page.orders, as_json)
     _warn(page.unread)
     if page.next is not None and not as_json:
-        Console(stderr=True).print(
-            f"There are more: --after {page.next}", markup=False, highlight=False, soft_wrap=True
-        )
+        typer.echo(f"There are more: --after {page.next}", err=True)
 
 
 def _warn(unread: Sequence[str]) -> None:
     if unread:
         said = f"the orders of {', '.join(unread)} can't be read, and are missing here"
-        Console(stderr=True).print(said, markup=False, highlight=False, soft_wrap=True)
+        typer.echo(said, err=True)
 
 
 @orders.command("show")
 def orders_show(number: Number = None, ref: Ref = None, as_json: Json = False) -> None:
     """Show an order, and all that has happened to it."""
 
-    async def look(sale: Sale) -> tuple[Order, list[Event]]:
+    async def look(sale: "Sale") -> tuple[Order, list[Event]]:
         order = await _chosen(sale, number, ref)
         return order, await sale.orders.history(order)
 
     order, events = with_sale(look)
     if as_json:
+        from app.orders.view import row, step
+
         print_json(row(order) | {"steps": [step(order, event) for event in events]})
     else:
+        from app.cli import order_tables
+
         order_tables.print_life(order, events)
 
 
 @orders.command("find")
 def orders_find(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="What is known of it: a number, also that which the shop's page gave; or a part of a name."
+        ),
+    ] = None,
     number: Annotated[str | None, typer.Option(help="The order's number, with or without the secret.")] = None,
     buyer: Annotated[str | None, typer.Option(help="The buyer's name.")] = None,
     ref: Annotated[str | None, typer.Option(help="The shop's own number.")] = None,
     sku: Sku = None,
     as_json: Json = False,
 ) -> None:
-    """Find orders among any number: by their number, their buyer, or the shop's own number. Exit status 1: none."""
-    if not (number or buyer or ref):
-        raise typer.BadParameter("say --number, --buyer or --ref")
-    wanted = Wanted(None, buyer, ref)
+    """Find orders among any number: by any of their numbers, their buyer, or a payment. Exit status 1: none."""
+    if not (text or number or buyer or ref):
+        raise typer.BadParameter("say what is known of it, or --number, --buyer or --ref", param_hint="TEXT")
+    from app.sale import Wanted
 
-    async def look(sale: Sale) -> tuple[list[Order], list[str]]:
+    wanted = Wanted(None, buyer, ref, text=text and text.strip())
+
+    async def look(sale: "Sale") -> tuple[list[Order], list[str]]:
         if not number:
             return await _looked_through(sale, sku, wanted)
         one = await sale.orders.numbered(number)
         return [one] if one is not None and wanted.has(one) and sku in (None, one.sku) else [], []
 
     found, unread = with_sale(look)
-    _print(found, as_json)
+    _print(sorted(found, key=lambda order: text is not None and not wanted.is_just(order)), as_json)
     _warn(unread)
     raise typer.Exit(0 if found else 1)
 
@@ -141,10 +149,18 @@ def orders_export(
     """Write the orders of an item, or of all, to a file, page by page, without the secrets in their ids."""
     if as_ not in ("csv", "jsonl"):
         raise typer.BadParameter("csv or jsonl", param_hint="--format")
+    import asyncio
+
+    from app.cli.progress import progress
+    from app.cli.questions import whole_file
+    from app.sale import Wanted
+    from app.sale.export import head, lines
+    from app.sale.find import refuse_gaps
+
     form: Format = "csv" if as_ == "csv" else "jsonl"
     wanted, totals = Wanted(_state(state)), dict[str, Sums]()
 
-    async def write(sale: Sale, file: TextIO) -> int:
+    async def write(sale: "Sale", file: TextIO) -> int:
         count = 0
         total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
         file.write(head(form))
@@ -165,9 +181,7 @@ def orders_export(
         return
     with whole_file(out, "--out") as file:
         count = with_sale(lambda sale: write(sale, file))
-    Console(stderr=True).print(
-        f"{count:,} orders{f' of {sku}' if sku else ''} in {out}", markup=False, highlight=False, soft_wrap=True
-    )
+    typer.echo(f"{count:,} orders{f' of {sku}' if sku else ''} in {out}", err=True)
     _say_totals(totals)
 
 
@@ -176,7 +190,7 @@ def _say_totals(totals: dict[str, Sums]) -> None:
     for currency, total in sorted(totals.items()):
         sums = (("paid", total.paid), ("given back", total.given_back), ("owed", total.owed), ("kept", total.kept))
         said = ", ".join(f"{name} {money.written(amount, currency or None)}" for name, amount in sums)
-        Console(stderr=True).print(said, markup=False, highlight=False, soft_wrap=True)
+        typer.echo(said, err=True)
 
 
 @orders.command("cancel")
@@ -186,7 +200,7 @@ def orders_cancel(
     """Give back the units that an order holds. A paid order is a case for `refund`. Exit status 1: not done."""
     message = secrets.token_hex(_NAME_BYTES) if units else None
 
-    async def cancel(sale: Sale) -> tuple[Answer, Order]:
+    async def cancel(sale: "Sale") -> tuple[Answer, Order]:
         order = await _chosen(sale, number, ref)
         if not yes:
             what = f"{units} of {_told(order)}" if units else _told(order)
@@ -233,7 +247,7 @@ def orders_refund(
     if (amount is not None or units) and name is None:
         part["message"] = secrets.token_hex(_NAME_BYTES)
 
-    async def refund(sale: Sale) -> tuple[Answer, Order]:
+    async def refund(sale: "Sale") -> tuple[Answer, Order]:
         order = await _chosen(sale, number, ref)
         again = restock
         if again is None and amount is not None and not units:
@@ -244,7 +258,7 @@ def orders_refund(
             again = typer.confirm("Are its units to be sold again?", err=True)
         if not yes:
             what = f"{f'{units} of ' if units else ''}{_told(order)}"
-            sum_of = amount or ("the money" if units else _sum(order, payment, name))
+            sum_of = _sum(order, payment, name, amount, units)
             asked = f"Is {sum_of} to be given back" if later else f"Was {sum_of} given back"
             typer.confirm(f"{asked} for {what}?", abort=True, err=True)
         about = {"payment_ref": payment, "by": name_of(by), **part}
@@ -267,7 +281,7 @@ def orders_retry(
 ) -> None:
     """Have the cashier try refunds again that didn't work. Exit status 1: there is nothing to try."""
 
-    async def retry(sale: Sale) -> dict[str, RequestOutcome]:
+    async def retry(sale: "Sale") -> dict[str, RequestOutcome]:
         return await sale.orders.retry(await _chosen(sale, number, ref), name, by=name_of(by))
 
     found = with_sale(retry)
@@ -275,7 +289,7 @@ def orders_retry(
         print_json(found)
     else:
         for one, outcome in found.items():
-            Console().print(f"{one}: {outcome}", markup=False, highlight=False, soft_wrap=True)
+            typer.echo(f"{one}: {outcome}")
     well = (RequestOutcome.REQUESTED, RequestOutcome.ALREADY_REQUESTED)
     raise typer.Exit(0 if any(one in well for one in found.values()) else 1)
 
@@ -294,7 +308,7 @@ def buyers_erase(
     if not yes:
         typer.confirm(f"Remove the name {name!r} for good?", abort=True, err=True)
 
-    async def erase(sale: Sale) -> dict[str, int]:
+    async def erase(sale: "Sale") -> dict[str, int]:
         skus = await sale.stock.items()
         return {sku: count for sku in skus if (count := await sale.orders.erase(sku, name, by=name_of(by)))}
 
@@ -302,15 +316,17 @@ def buyers_erase(
     if as_json:
         print_json(found)
     else:
-        Console().print(f"{sum(found.values()):,} entries of {len(found):,} items no longer have the name.")
+        typer.echo(f"{sum(found.values()):,} entries of {len(found):,} items no longer have the name.")
 
 
-async def _chosen(sale: Sale, number: str | None, ref: str | None) -> Order:
+async def _chosen(sale: "Sale", number: str | None, ref: str | None) -> Order:
     """The order of this number, or the only one with the shop's own number."""
     if (number is None) == (ref is None):
         raise typer.BadParameter("say the order's number, or --ref", param_hint="NUMBER")
     if number is not None:
         return await _numbered(sale, number)
+    from app.sale import Wanted
+
     found, unread = await _looked_through(sale, None, Wanted(ref=ref))
     _warn(unread)
     if not found:
@@ -321,8 +337,10 @@ async def _chosen(sale: Sale, number: str | None, ref: str | None) -> Order:
     return found[0]
 
 
-async def _looked_through(sale: Sale, sku: str | None, wanted: Wanted) -> tuple[list[Order], list[str]]:
+async def _looked_through(sale: "Sale", sku: str | None, wanted: "Wanted") -> tuple[list[Order], list[str]]:
     """The orders that are wanted of all, or of an item; and the items whose orders can't be read."""
+    from app.cli.progress import progress
+
     found, unread = list[Order](), list[str]()
     with progress() as advance:
         total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
@@ -333,7 +351,7 @@ async def _looked_through(sale: Sale, sku: str | None, wanted: Wanted) -> tuple[
     return found, unread
 
 
-async def _numbered(sale: Sale, number: str) -> Order:
+async def _numbered(sale: "Sale", number: str) -> Order:
     order = await sale.orders.numbered(number)
     if order is None:
         shape = "" if OrderId.sku_of(number) != number else f"; one is written as {OrderId(DEFAULT_SKU, number)}"
@@ -341,15 +359,17 @@ async def _numbered(sale: Sale, number: str) -> Order:
     return order
 
 
-def _sum(order: Order, ref: str | None, name: str | None) -> str:
-    """How much a refund without an amount is about, and of which payment."""
+def _sum(order: Order, ref: str | None, name: str | None, said: str | None, units: int | None) -> str:
+    """How much a refund is about, and of which payment."""
     of_name = next((payment for payment, one in order.record.refunds if one.name == name), order.record.counted)
     payment = order.record.payment(ref) if ref is not None else of_name
-    if payment is None or payment.amount is None:
-        return "the money"
-    refund = payment.find(name)
-    amount = payment.amount - payment.given_back if refund is None else refund.amount or 0
-    return f"{money.written(amount, payment.currency)} of payment {payment.ref}"
+    if payment is None:
+        return said or "the money"
+    refund, price, left = payment.find(name), order.record.price, (payment.amount or 0) - payment.given_back
+    amount = (refund.amount or 0) if refund is not None else price * units if price and units else left
+    if payment.amount is None or (units and price is None):
+        said = said or "the money"
+    return f"{said or money.written(amount, payment.currency)} of payment {payment.ref}"
 
 
 def _told(order: Order) -> str:
@@ -359,14 +379,20 @@ def _told(order: Order) -> str:
 
 def _done(answer: Answer, order: Order, as_json: bool, well: tuple[str, ...]) -> None:
     if as_json:
+        from app.orders.view import row
+
         print_json({"outcome": answer.outcome, **row(order)})
     else:
-        Console().print(f"{answer.outcome}: {_told(order)}", markup=False, highlight=False, soft_wrap=True)
+        typer.echo(f"{answer.outcome}: {_told(order)}")
     raise typer.Exit(0 if answer.outcome in well else 1)
 
 
 def _print(found: list[Order], as_json: bool) -> None:
     if as_json:
+        from app.orders.view import row
+
         print_json([row(order) for order in found])
     else:
+        from app.cli import order_tables
+
         order_tables.print_orders(found)

@@ -3,20 +3,18 @@
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
 from app import money
 from app.cli.common import Json, moment, print_json, with_sale
 from app.errors import SeckillError
-from app.operator.payments import reconcile as reconciled
-from app.payments.reconcile import Difference, Movement, Reconciliation
-from app.payments.statement import StatementError, read
-from app.settings import Settings, load
-from app.wiring import Sale, refunds_of
+
+if TYPE_CHECKING:
+    from app.payments.reconcile import Difference, Movement, Reconciliation
+    from app.settings import Settings
+    from app.wiring import Sale
 
 payments = typer.Typer(name="payments", help="The provider's payments beside the orders.", no_args_is_help=True)
 
@@ -43,7 +41,10 @@ def reconcile(
     first = moment(since, "--since")
     begin = first.timestamp() if first else 0.0
 
-    async def compare(sale: Sale) -> Reconciliation:
+    from app.operator.payments import reconcile as reconciled
+    from app.settings import load
+
+    async def compare(sale: "Sale") -> "Reconciliation":
         async with aclosing(_of_stripe(load(), begin) if file is None else _of_file(file)) as lines:
             return await reconciled(sale.orders, lines, begin)
 
@@ -57,7 +58,10 @@ def reconcile(
     raise typer.Exit(1 if differences else 0)
 
 
-def _print(differences: list[Difference], found: Reconciliation) -> None:
+def _print(differences: "list[Difference]", found: "Reconciliation") -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
     console = Console()
     names = ("charged there", "paid here", "given back there", "given back here", "owed", "kept")
     table = Table("", *(Column(name, justify="right") for name in names), box=None)
@@ -73,12 +77,14 @@ def _print(differences: list[Difference], found: Reconciliation) -> None:
     console.print(said, markup=False, highlight=False)
 
 
-async def _of_file(file: Path) -> AsyncGenerator[Movement, None]:
+async def _of_file(file: Path) -> "AsyncGenerator[Movement, None]":
     for line in _lines(file):
         yield line
 
 
-def _lines(file: Path) -> Iterator[Movement]:
+def _lines(file: Path) -> "Iterator[Movement]":
+    from app.payments.statement import StatementError, read
+
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
             yield from read(text, json_lines=file.suffix == ".jsonl")
@@ -89,7 +95,9 @@ def _lines(file: Path) -> Iterator[Movement]:
         raise SeckillError(f"{file}, {error}") from None
 
 
-async def _of_stripe(settings: Settings, since: float) -> AsyncGenerator[Movement, None]:
+async def _of_stripe(settings: "Settings", since: float) -> "AsyncGenerator[Movement, None]":
+    from app.wiring import refunds_of
+
     url = settings.refunds.get_secret_value() if settings.refunds else ""
     if not url.startswith("stripe://"):
         raise SeckillError("SECKILL_REFUNDS: --stripe needs stripe://KEY")

@@ -1,7 +1,7 @@
 """`seckill report`: the result of the sale, in tables."""
 
 import json
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Final
 
 from rich.console import Console
@@ -19,13 +19,13 @@ _DAY_WIDTH: Final = len("2026-11-11")
 _MONEY: Final = ("paid", "given_back", "owed", "kept")
 
 
-def run(sku: str | None, since: datetime | None, as_: str) -> None:
+def run(sku: str | None, since: datetime | None, zone: tzinfo | None, as_: str) -> None:
     """Print the report on an item, or on all."""
 
     async def add_up(sale: Sale) -> Report:
         with progress() as advance:
             total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
-            return await sale.orders.report(sku, since, looked=lambda more: advance(more, total))
+            return await sale.orders.report(sku, since, zone, looked=lambda more: advance(more, total))
 
     found = with_sale(add_up)
     if as_ == "csv":

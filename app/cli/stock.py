@@ -5,17 +5,18 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from app.cli import tables, terms
+from app.cli import terms
 from app.cli.common import By, Json, Yes, name_of, print_json, say, with_sale
 from app.errors import StockError
 from app.orders import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN
-from app.stock import Level
-from app.wiring import Sale
+
+if TYPE_CHECKING:
+    from app.stock import Level
+    from app.wiring import Sale
 
 _CLOSED = 1  # an exit status
 
@@ -35,7 +36,7 @@ def stock_show(
 ) -> None:
     """Show the units left and sold."""
 
-    async def show(sale: Sale) -> list[Level]:
+    async def show(sale: "Sale") -> "list[Level]":
         return [await sale.store.level(sku)] if sku else await _levels(sale, await sale.stock.items())
 
     _print_levels(with_sale(show), as_json)
@@ -80,7 +81,7 @@ def stock_set(
     if units is None and (add or new_sale or not changed):
         raise typer.BadParameter("say how many", param_hint="UNITS")
 
-    async def change(sale: Sale) -> Level:
+    async def change(sale: "Sale") -> "Level":
         from app.cli import questions  # which `pause` doesn't need
 
         if not yes and units is not None and not add:
@@ -158,7 +159,7 @@ def stock_end(sku: Sku = DEFAULT_SKU, everything: All = False, by: By = "", as_j
 def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: Any) -> None:
     statuses = []
 
-    async def change_each(sale: Sale) -> list[Level]:
+    async def change_each(sale: "Sale") -> "list[Level]":
         done = []
         for one in await sale.stock.items() if everything else [sku]:
             try:
@@ -175,7 +176,7 @@ def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: 
     raise typer.Exit(max(statuses, default=0))
 
 
-def _say_closed(sale: Sale, levels: Sequence[Level]) -> list[int]:
+def _say_closed(sale: "Sale", levels: "Sequence[Level]") -> list[int]:
     """Say which items are not sold although they are not paused, and how they are; return an exit status for each."""
     closed = {level.sku: why for level in levels if (why := sale.stock.closed(level))}
     for sku, why in closed.items():
@@ -206,7 +207,7 @@ def stock_unfence(
         what = "" if everything else f" {sku!r}"
         typer.confirm(f"Have all instances that sell{what} under the old lock system ended?", abort=True)
 
-    async def unfence(sale: Sale) -> list[Level]:
+    async def unfence(sale: "Sale") -> "list[Level]":
         skus = await sale.stock.items() if everything else [sku]
         for one in skus:
             await sale.stock.unfence(one, by=name_of(by))
@@ -228,12 +229,12 @@ def stock_accept_loss(
     Some buyers were told "sold" whose orders are gone, and their units are for sale again: set the stock accordingly.
     """
 
-    async def accept(sale: Sale) -> list[Level]:
+    async def accept(sale: "Sale") -> "list[Level]":
         skus = await sale.readiness.behind() if everything else [sku]
         for one in skus:
             faults = await sale.readiness.faults(one)
             for fault in faults or [f"nothing is wrong with {one!r}: no order is known to be lost"]:
-                Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
+                typer.echo(fault, err=True)
         if not skus:
             say("no item is known to have lost orders")
         elif not yes:
@@ -245,12 +246,16 @@ def stock_accept_loss(
     _print_levels(with_sale(accept), as_json)
 
 
-async def _levels(sale: Sale, skus: Sequence[str]) -> list[Level]:
+async def _levels(sale: "Sale", skus: Sequence[str]) -> "list[Level]":
+    from app.stock import Level
+
     found = await sale.stock.levels(skus)
     return [level for level in found.values() if isinstance(level, Level)]
 
 
-def _print_levels(levels: list[Level], as_json: bool) -> None:
+def _print_levels(levels: "list[Level]", as_json: bool) -> None:
+    from app.cli import tables
+
     if as_json:
         print_json([dataclasses.asdict(level) for level in levels])
         return

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from app.errors import ItemNotPossible, UnknownItem
@@ -23,7 +23,7 @@ from app.orders import (
 )
 from app.orders.commands import AnyOutcome
 from app.orders.refunds import meant
-from app.sale.find import EVERYTHING, Found, Wanted, find, named, pages, refuse_gaps
+from app.sale.find import EVERYTHING, Found, Wanted, find, is_newest, named, newest, pages, refuse_gaps
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
 from fencelock import AsyncLocks
@@ -40,9 +40,18 @@ class OrderAdmin:
         self._locks = locks
         self._store = store
 
-    async def find(self, sku: str | None, wanted: Wanted, *, after: str | None = None, limit: int = 100) -> Found:
-        """Find orders of an item, or of all. Raises `ValueError` if `after` is no order of these, and `UnknownItem`."""
-        return await find(self._store, await self.named(sku), wanted, after=after, limit=limit)
+    async def find(
+        self, sku: str | None, wanted: Wanted, *, after: str | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Found:
+        """Find orders of an item, or of all. Raises `ValueError` if `after` is no order of these, and `UnknownItem`.
+
+        `newest_first`: if there are not too many; else item by item, oldest first.
+        """
+        skus = await self.named(sku)
+        how: dict[str, Any] = {"after": after, "limit": limit}
+        whole = is_newest(after) or (newest_first and after is None)
+        found = await newest(self._store, skus, wanted, **how) if whole else None
+        return found or await find(self._store, skus, wanted, **how)
 
     async def pages(self, sku: str | None, wanted: Wanted) -> AsyncIterator[Found]:
         """All orders of an item, or of all items, that are wanted, page by page. Raises `UnknownItem`."""
@@ -53,6 +62,7 @@ class OrderAdmin:
         self,
         sku: str | None = None,
         since: datetime | None = None,
+        zone: tzinfo | None = None,
         *,
         looked: Callable[[int], object] = lambda _: None,
     ) -> "Report":
@@ -62,7 +72,7 @@ class OrderAdmin:
         """
         from app.operator.report import Report  # an instance and the commands begin without it
 
-        found, clock = Report(since), asyncio.get_running_loop().time
+        found, clock = Report(since, zone), asyncio.get_running_loop().time
         async for page in self.pages(sku, EVERYTHING):
             refuse_gaps(page)
             began = clock()

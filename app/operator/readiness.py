@@ -42,7 +42,7 @@ class Readiness:
         self._store = store
         self.learn = learn
         self.clocks = clocks
-        self._wrong: dict[str, type[Exception]] = {}  # the last logged error of each part
+        self._wrong: dict[str, str] = {}  # the last logged error of each part
 
     async def faults(self, sku: str, *, wait_s: float = 2.0) -> list[str]:
         """Return why an item can't be sold although store and lock system answer; sentences for the operator."""
@@ -94,11 +94,11 @@ class Readiness:
     @property
     def renewing(self) -> bool:
         """True if leases are being renewed."""
-        return self._locks.renewing
+        return self._locks.backend._renewing
 
     def pause_renewal(self, for_s: float) -> None:
         """Renew no lease for some seconds, to show what the lock and the fence are for."""
-        self._locks.pause_renewal(for_s)
+        self._locks.backend._pause_renewal(for_s)
 
     async def ready(self, timeout_s: float) -> dict[str, str]:
         """Check each dependency of this instance: "ok" or "not available"; the reason is logged, not published.
@@ -127,8 +127,8 @@ class Readiness:
         try:
             await check
         except EXPECTED as error:
-            if self._wrong.get(name) is not type(error):
-                self._wrong[name] = type(error)
+            if self._wrong.get(name) != str(error):
+                self._wrong[name] = str(error)
                 _log.warning("not ready, %s: %s", name, error)
             return "not available"
         if self._wrong.pop(name, None):
@@ -136,8 +136,8 @@ class Readiness:
         return "ok"
 
     async def _writable_and_lasting(self, timeout_s: float) -> None:
+        await self._store.ensure_lasting(timeout_s=timeout_s)  # first: it says why a write would fail
         await self._store.ping(timeout_s=timeout_s)
-        await self._store.ensure_lasting(timeout_s=timeout_s)
         await self.look_at_clock(timeout_s=timeout_s)
 
     async def look_at_clock(self, *, timeout_s: float | None = None) -> None:

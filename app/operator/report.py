@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from app import money
@@ -83,11 +83,14 @@ class Sums:
 
 
 class Report:
-    """Adds orders up. `since`: only those that began then or later; its zone is that of the days, UTC without."""
+    """Adds orders up. `since`: only those that began then or later.
 
-    def __init__(self, since: datetime | None = None) -> None:
+    `zone`: that of the days; without it the offset of `since`, or UTC.
+    """
+
+    def __init__(self, since: datetime | None = None, zone: tzinfo | None = None) -> None:
         self._since = since.timestamp() if since else 0.0
-        self._zone = since.tzinfo if since else UTC
+        self._zone = zone or (since.tzinfo if since else UTC)
         self._at = time.time()
         self._sums: dict[tuple[str, str], Sums] = {}  # by item and day
 

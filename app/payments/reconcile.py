@@ -19,17 +19,14 @@ class MovementKind(StrEnum):
 
 
 class Movement(NamedTuple):
-    """A line of the provider's list. `amount`: in the minor unit of `currency`; less than 0 for what was reversed.
-
-    `payment_ref`: the payment's name; `name`: the line's own; `at`: in seconds since 1970, None if it isn't said.
-    """
+    """A line of the provider's list."""
 
     payment_ref: str
     kind: MovementKind
-    amount: int
+    amount: int  # in the minor unit of `currency`; below 0: reversed
     currency: str
-    name: str = ""
-    at: float | None = None
+    name: str = ""  # the line's own
+    at: float | None = None  # in seconds since 1970; None: not in the list
 
 
 class Cause(StrEnum):
@@ -45,13 +42,13 @@ class Cause(StrEnum):
 
 
 class Difference(NamedTuple):
-    """A difference. Amounts are in the minor unit of `currency`; `orders`: their numbers, without secrets."""
+    """A payment on which the provider's list and the orders differ."""
 
     cause: Cause
     payment_ref: str
-    orders: tuple[str, ...]
-    there: int
-    here: int
+    orders: tuple[str, ...]  # their numbers, without secrets
+    there: int  # at the provider, in the minor unit of `currency`
+    here: int  # in our orders
     currency: str | None
 
     def __str__(self) -> str:

@@ -27,36 +27,28 @@ class Kind(StrEnum):
 
 
 class Report(BaseModel):
-    """A provider's notice of a payment. Amounts are in the minor unit of `currency` that ISO 4217 gives it.
-
-    `payment_ref`: the payment's one name, whatever the notice is about. `message`: the notice's own name, the same each
-    time that it is sent. `hold`: the hold that the shop named to the provider, if the notice repeats it; it may be
-    anything. `amount`: what was charged, given back by this refund, or is disputed; None: not said, and of a refund all
-    that was paid, unless `so_far` is there. `subtotal`: what of it is for the goods, at their price: without tax,
-    shipping and discounts; None: all. `so_far`: of a refund, what was given back of the payment in all, at `at`; then
-    `amount` is None. `whole`: all of the payment was given back, whatever the currency. `refund_id`: the provider's own
-    name of the refund or dispute; `refund_name`: ours, of the refund that the cashier has asked for. `paid_at`: when
-    the buyer paid; `at`: when it happened; both by the provider's clock, in seconds since 1970. `why`: the reason of a
-    dispute, or of a refund that failed. `stranger`: others sell by the same account, and this is likely about theirs.
-    """
+    """A provider's notice of a payment. Amounts are in the minor unit of `currency` by ISO 4217."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
-    payment_ref: str = Field(min_length=1, max_length=200)
-    message: str = Field(max_length=200)
-    hold: str | None = None
+    payment_ref: str = Field(min_length=1, max_length=200)  # the payment's one name, whatever the notice is about
+    message: str = Field(max_length=200)  # the notice's own name, the same each time that it is sent
+    hold: str | None = None  # as the shop gave it to the provider, if the notice repeats it; it may be anything
+    # charged, given back by this refund, or disputed; None: not reported, and of a refund all of the payment
     amount: Amount | None = None
     currency: Annotated[str | None, Field(pattern=CURRENCY_PATTERN)] = None
-    subtotal: Amount | None = None
-    so_far: Amount | None = None
-    whole: bool = False
+    subtotal: Amount | None = None  # the goods' part of it, without tax, shipping and discounts; None: all
+    so_far: Amount | None = None  # of a refund: the sum of all refunds of the payment until `at`, in place of `amount`
+    whole: bool = False  # all of the payment was given back, in whichever currency
+    # the provider's own name of the refund or dispute
     refund_id: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    # ours, of a refund that the cashier has asked for
     refund_name: Annotated[str | None, Field(min_length=1, max_length=200)] = None
-    paid_at: float | None = None
-    at: float | None = None
-    why: str = Field("", max_length=200)
-    stranger: bool = False
+    paid_at: float | None = None  # by the provider's clock, in seconds since 1970
+    at: float | None = None  # when it happened, likewise
+    why: str = Field("", max_length=200)  # the reason of a dispute, or of a refund that failed
+    stranger: bool = False  # others sell by the same account, and this is likely about theirs
 
 
 class Reader(ABC):

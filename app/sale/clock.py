@@ -15,15 +15,14 @@ _SLEW: Final = 0.001  # of the time that passes: a clock that is set right witho
 
 
 class StoreClock:
-    """What the clock of a store's server says, held against this instance's clocks.
+    """The clock of a store's server, compared with this instance's clocks.
 
-    From the start on, when the wall clock is read, the time that passes is counted here, also while the machine is
-    suspended. If the store's clock says more than `BOUND_S` seconds more than that, it has jumped ahead, and would end
-    the holds of all who are paying: these end by the time that has passed then, until the store's clock is right again,
-    or has been as wrong for as long as any hold of the item lasts, so that all those from before are over. So it is
-    when a clock that was behind is set right: holds that began meanwhile end later than it says.
+    Passed time is counted here from the start on, also while the machine is suspended. If the store's clock gains more
+    than `BOUND_S` seconds on it, it has jumped ahead, and would end the holds of buyers who are paying. Their holds
+    then end by the passed time, until the store's clock is right again, or has been wrong for as long as any hold of
+    the item lasts. The same happens when a clock that was behind is set right: older holds end later than it says.
 
-    Nothing else depends on this: deadlines are set by the store's clock, and told with it.
+    Deadlines are set by the store's clock, and announced with it; nothing else depends on this class.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class StoreClock:
         self._said = (False, False)
 
     def hear(self, now_ms: int, asked: float) -> None:
-        """Take what the store's clock has said, in ms since 1970, after it was asked at `asked`, by `passed()`."""
+        """Take a reading of the store's clock, in ms since 1970, which was asked for at `asked`, by `passed()`."""
         heard = self.passed()
         least, most = now_ms / 1000 - heard, now_ms / 1000 - asked  # it was read in between
         self._ahead_s = min(max(self._ahead_s, least), most)
@@ -55,7 +54,7 @@ class StoreClock:
         self._say()
 
     def ahead_s(self, lasting_s: float) -> float:
-        """How far the store's clock is ahead of the one by which holds of an item end, which last so long at most."""
+        """How far the store's clock is ahead of the one that ends holds, which last `lasting_s` at most."""
         return self._late_s if self.passed() - self._since < lasting_s else 0.0
 
     @property
@@ -78,7 +77,7 @@ class StoreClock:
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong, in sentences for the operator."""
+        """Warnings, in sentences for the operator."""
         offset_s, found = self.offset_s, []
         if abs(offset_s) > BOUND_S:
             found.append(f"{self._named} is {_how(offset_s, 'behind')} this instance's: one of the two is wrong")
@@ -110,7 +109,7 @@ class StoreClocks:
         return self._at(self._server_of(sku))
 
     def hear(self, said_ms: Mapping[str, int], asked: float) -> None:
-        """Take what the clocks have said, by server: see `StoreClock.hear`. Servers that are gone are forgotten."""
+        """Take readings of the clocks by server: see `StoreClock.hear`. Servers that are gone are forgotten."""
         for server, now_ms in said_ms.items():
             self._at(server).hear(now_ms, asked)
         for server in [name for name, one in self._by_server.items() if self.passed() - one.heard > _FORGET_S]:
@@ -128,7 +127,7 @@ class StoreClocks:
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong, in sentences for the operator."""
+        """Warnings, in sentences for the operator."""
         return [warning for one in self._by_server.values() for warning in one.warnings]
 
     def _at(self, server: str) -> StoreClock:

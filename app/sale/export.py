@@ -11,7 +11,7 @@ from app.orders import Order
 from app.orders.view import AMOUNTS, COLUMNS, cells, row
 
 Format = Literal["csv", "jsonl"]
-# Behind the beginning of a cell, or what begins another one where the separator is not a comma: what is skipped, and
+# Behind the beginning of a cell, or of another one where the separator is not a comma: skipped characters, and
 # the sign of a formula, also in full width and in small.
 _FORMULA: Final = re.compile(
     r"""(\A(?=[\t\r\n])|(?:\A|[,;|\t\r\n"])(?=[\s\0\u200b\u2060\ufeff]*[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b-]))"""

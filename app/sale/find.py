@@ -15,14 +15,18 @@ WantedState = OrderState | Literal["attention"]
 _PAGE: Final = 1000
 _AT_ONCE: Final = 100  # items
 _NUMBER: Final = re.compile("[0-9]{10,}-[0-9]+")  # one that can't be anything else, without its item
+_SHORT: Final = re.compile(
+    "[0-9a-f]{4}(?:-?[0-9a-f]{4})+"
+)  # the head of a secret, as the shop's pages show it to buyers
 LOOK_MAX: Final = 5000  # orders that a request looks at
+_NEWEST: Final = "newest "
 
 
 class Wanted(NamedTuple):
     """The orders to find: those with all that is not None. `state` "attention": those that need an operator.
 
-    `text`: something that is known of it: its number (or id), or, in large or small letters, a part of the name of the
-    buyer or of a payment, or of the shop's number.
+    `text`: something that is known of it: its number (or id), or, in large or small letters, the short number that the
+    shop's page gives the buyer, or a part of the name of the buyer or of a payment, or of the shop's number.
     """
 
     state: WantedState | None = None
@@ -37,24 +41,35 @@ class Wanted(NamedTuple):
             return False
         if self.ref is not None and order.record.ref != self.ref:
             return False
-        if self.text is not None and not _is_about(order, self.text.casefold()):
+        if self.text is not None and not self._is_about(order):
             return False
         if self.state is None:
             return True
         return order.record.needs_attention if self.state == ATTENTION else order.state == self.state
 
+    def is_just(self, order: Order) -> bool:
+        """Return whether the text is a whole name or number of it, or the short number."""
+        text = (self.text or "").casefold()
+        is_short = _SHORT.fullmatch(text) is not None and order.record.secret.startswith(text.replace("-", ""))
+        return is_short or text in (order.record.number, *_names(order))
+
+    def _is_about(self, order: Order) -> bool:
+        text = (self.text or "").casefold()
+        return any(text in name for name in _names(order)) or self.is_just(order)
+
 
 EVERYTHING: Final = Wanted()
 
 
-def _is_about(order: Order, text: str) -> bool:
-    payments = (one.ref for one in order.record.payments)
-    known = (order.buyer, order.record.ref, order.record.payment_ref, *payments)
-    return text == order.record.number or any(text in (one or "").casefold() for one in known)
+def _names(order: Order) -> list[str]:
+    known = (order.buyer, order.record.ref, *(one.ref for one in order.record.payments))
+    return [one.casefold() for one in known if one]
 
 
 class Found(NamedTuple):
-    """Orders that were found, oldest first. `next`: look on behind the order of this name, None: that was all.
+    """Orders that were found, oldest first; by a text, those first that have it as a whole name.
+
+    `next`: look on behind the order of this name, None: that was all.
 
     `looked`: how many orders were looked at, the last of them from `until`, in seconds since 1970. `unread`: items
     whose data are odd, so that their orders (or the rest of them) are missing here.
@@ -127,8 +142,12 @@ async def find(
         on = page.next or (OrderId(sku, "").name if sku != left[-1] else None)
         # To look at an item costs as much as to look at some orders, even if it has none.
         if on is None or page.next or len(found) == limit or looked + n >= look_max:
-            return Found(found, on, looked, until, unread)
+            return Found(_just_first(found, wanted), on, looked, until, unread)
     return Found(found, None, looked, until, unread)
+
+
+def _just_first(found: list[Order], wanted: Wanted) -> list[Order]:
+    return found if wanted.text is None else sorted(found, key=lambda order: not wanted.is_just(order))
 
 
 async def _of_item(
@@ -149,6 +168,38 @@ async def _of_item(
         if len(page) < size:
             return Found(found, None, looked, until)
     return Found(found, OrderId(sku, after).name if after else None, looked, until)
+
+
+async def newest(
+    store: StockStore, skus: Sequence[str], wanted: Wanted, *, after: str | None = None, limit: int = 100
+) -> Found | None:
+    """Find orders of several items, newest first; None if there are too many to look at all of them for each page.
+
+    `after`: a `next` of this function. Raises `ValueError` if the order of that name is there no more.
+    """
+    if after is None:
+        left = LOOK_MAX
+        for sku in skus:
+            left -= 1 + await store.count_orders(sku)
+            if left < 0:
+                return None
+    found, looked, unread = list[Order](), 0, list[str]()
+    async for page in pages(store, skus, wanted):
+        found += page.orders
+        looked, unread = looked + page.looked, [*unread, *page.unread]
+    found.sort(key=lambda order: (wanted.text is None or not wanted.is_just(order), -order.sold_at, order.id))
+    names = [order.id.name for order in found]
+    if after is not None and after.removeprefix(_NEWEST) not in names:
+        raise ValueError(f"not an order of items here: {after!r}")
+    first = 0 if after is None else names.index(after.removeprefix(_NEWEST)) + 1
+    shown, more = found[first : first + limit], len(found) > first + limit
+    on = _NEWEST + shown[-1].id.name if more else None
+    return Found(shown, on, looked, shown[-1].sold_at if shown else None, unread)
+
+
+def is_newest(after: str | None) -> bool:
+    """Return whether this is a `next` of `newest`."""
+    return after is not None and after.startswith(_NEWEST)
 
 
 def refuse_gaps(page: Found) -> None:

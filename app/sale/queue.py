@@ -96,7 +96,7 @@ class Entry:
         self.future = future
         self.deadline = deadline
         self.came_at = time.time()
-        # What is about an order that is there is done all the same: money has come, or the buyer wants it no more.
+        # A command about an existing order is done all the same: money has come, or the buyer wants it no more.
         self.gone = gone if isinstance(command, Purchase | Hold) else _never
         self.state = EntryState.WAITING
         self.answered = False

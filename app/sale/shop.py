@@ -108,7 +108,7 @@ class Shop:
         return f"{self.lock_prefix}{group}-of-{self._lock_groups}"
 
     def look_again(self, sku: str) -> None:
-        """Forget what is known of an item whose stock was changed."""
+        """Forget the cached answers about an item whose stock was changed."""
         self._worker(sku).queue.look_again(sku)
 
     async def level(self, sku: str) -> Level:

@@ -1,6 +1,6 @@
 """The metrics of an instance, in the format that Prometheus scrapes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -25,7 +25,7 @@ _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 # The answers to buyers: outcomes, errors of theirs, and errors of ours.
 _OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused", "hold_required")
 _CHANGES: Final = {
-    "hold": "held sold_out limit_reached not_started ended paused",
+    "hold": "held already_held sold_out limit_reached not_started ended paused",
     "confirm": "confirmed already_confirmed duplicate_payment payment_ref_in_use refund_due amount_mismatch not_found",
     "extend": "extended already_extended confirmed expired cancelled refunded not_found",
     "cancel": "cancelled partly_cancelled too_much already_cancelled confirmed expired refunded not_found",
@@ -42,6 +42,7 @@ _REFUSALS: Final = (
     "HoldsNotPossible",
     "AmountRequired",
 )
+_CALLBACKS: Final = ("taken", "again", "not_signed", "invalid", "switched_off")
 _BLOCKED_MAX: Final = 100  # items with a series of their own
 _AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned")
 _FAILURES: Final = (
@@ -126,6 +127,9 @@ class Metrics(Observer):
         self._unclaimed = Counter(
             "seckill_payments_unclaimed", "Payments of a hold that is not here, an hour old", registry=registry
         )
+        text = "Callbacks of payment providers, by outcome; without a provider: to an address where none reports"
+        self._callbacks = Counter("seckill_callbacks", text, ["provider", "outcome"], registry=registry)
+        self._callbacks.labels("", "no_address")
         text = "Attempts to deliver an event, by result, and by receiver if that has a name"
         self._events = Counter("seckill_events", text, ["result", "receiver"], registry=registry)
         self._begin_events("")
@@ -145,6 +149,9 @@ class Metrics(Observer):
         for value in values:
             counter.labels(value)
         return counter
+
+    def _look(self, look: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
+        self._registry.register(_Looked(look))
 
     def _begin_events(self, receiver: str) -> None:
         for result in ("delivered", "refused", "unanswered", "dead"):
@@ -180,11 +187,18 @@ class Metrics(Observer):
 
     def watch_queues(self, waiting: Callable[[], Mapping[str, int]]) -> None:
         """Report the depth of the queues as `waiting()` has it at each scrape."""
-        self._registry.register(_Queues(waiting))
+        text = "Buyers who wait in this instance, by item"
+        self._look(lambda: [_gauge("queue_buyers", text, [({"sku": one}, n) for one, n in waiting().items()])])
 
     def watch_blocked(self, errors: Callable[[], Mapping[str, Exception]]) -> None:
         """Report the items of which nothing can be sold, as they are at each scrape: a hundred at most."""
-        self._registry.register(_Blocked(errors))
+        text = "1 for each item of which this instance can't sell anything, and why"
+
+        def blocked() -> list[tuple[Mapping[str, str], float]]:
+            some = sorted(errors().items())[:_BLOCKED_MAX]
+            return [({"sku": sku, "reason": type(error).__name__}, 1) for sku, error in some]
+
+        self._look(lambda: [_gauge("item_blocked", text, blocked())])
 
     @override
     def answered(self, outcome: str) -> None:
@@ -247,11 +261,21 @@ class Metrics(Observer):
         found.set_function(violations)
         text = "Payments that are to be given back, or of a wrong amount, when the auditor last looked"
         Gauge("seckill_payments_owed", text, registry=self._registry).set_function(owed)
-        self._registry.register(_Units(units))
+        self._look(lambda: _of_units(units()))
 
     @override
     def audited(self, result: str) -> None:
         self._audits.labels(result).inc()
+
+    def begin_callbacks(self, providers: Iterable[str]) -> None:
+        """Begin to count the callbacks of these providers."""
+        for provider in providers:
+            for outcome in _CALLBACKS:
+                self._callbacks.labels(provider, outcome)
+
+    def called_back(self, provider: str, outcome: str) -> None:
+        """Count a callback of a payment provider."""
+        self._callbacks.labels(provider, outcome).inc()
 
     def unclaimed(self) -> None:
         """Count a payment of a hold that is not here, and won't come any more."""
@@ -267,72 +291,44 @@ class Metrics(Observer):
 
     def watch_cashier(self, view: Callable[[], Mapping[str, float]]) -> None:
         """Report what waits to be given back, as it is at each scrape: nothing unless this instance is the cashier."""
-        self._registry.register(_Cashier(view))
+        self._look(lambda: [_gauge(f"cashier_{name}", CASHIER[name], [({}, n)]) for name, n in view().items()])
 
     def watch_outbox(self, views: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
         """Report what waits for each receiver ("": the default one), as it is at each scrape: only its sender knows."""
         for receiver in views():
             self._begin_events(receiver)
-        self._registry.register(_Outbox(views))
+        self._look(lambda: _of_outbox(views()))
 
     def render(self) -> bytes:
         """The text that is scraped."""
         return generate_latest(self._registry)
 
 
-class _Queues(Collector):
-    def __init__(self, waiting: Callable[[], Mapping[str, int]]) -> None:
-        self._waiting = waiting
+class _Looked(Collector):
+    """Families that are made anew at each scrape."""
 
-    def collect(self) -> list[GaugeMetricFamily]:
-        gauge = GaugeMetricFamily("seckill_queue_buyers", "Buyers who wait in this instance, by item", labels=["sku"])
-        for sku, count in self._waiting().items():
-            gauge.add_metric([sku], count)
-        return [gauge]
+    def __init__(self, look: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
+        self._look = look
 
-
-class _Blocked(Collector):
-    def __init__(self, errors: Callable[[], Mapping[str, Exception]]) -> None:
-        self._errors = errors
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        text = "1 for each item of which this instance can't sell anything, and why"
-        gauge = GaugeMetricFamily("seckill_item_blocked", text, labels=["sku", "reason"])
-        for sku, error in sorted(self._errors().items())[:_BLOCKED_MAX]:
-            gauge.add_metric([sku, type(error).__name__], 1)
-        return [gauge]
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        return self._look()
 
 
-class _Outbox(Collector):
-    def __init__(self, views: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
-        self._views = views
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        gauges = {name: GaugeMetricFamily(f"seckill_outbox_{name}", text) for name, text in OUTBOX.items()}
-        for receiver, view in self._views().items():
-            for name, value in view.items():
-                gauges[name].add_sample(gauges[name].name, {"receiver": receiver} if receiver else {}, value)
-        return list(gauges.values())
+def _gauge(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"seckill_{name}", text)
+    for labels, value in samples:
+        family.add_sample(family.name, dict(labels), value)
+    return family
 
 
-class _Cashier(Collector):
-    def __init__(self, view: Callable[[], Mapping[str, float]]) -> None:
-        self._view = view
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        view = self._view()
-        return [GaugeMetricFamily(f"seckill_cashier_{name}", CASHIER[name], value) for name, value in view.items()]
+def _of_outbox(views: Mapping[str, Mapping[str, float]]) -> Iterator[GaugeMetricFamily]:
+    for name, text in OUTBOX.items():
+        of_each = [({"receiver": one} if one else {}, view[name]) for one, view in views.items() if name in view]
+        yield _gauge(f"outbox_{name}", text, of_each)
 
 
-class _Units(Collector):
-    def __init__(self, units: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
-        self._units = units
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        when = "when the auditor last looked; only the auditor has it"
-        stock = GaugeMetricFamily("seckill_stock_units", f"Units left of an item {when}", labels=["sku"])
-        lucky = GaugeMetricFamily("seckill_lucky_units", f"Units sold of an item {when}", labels=["sku"])
-        for sku, (left, sold) in self._units().items():
-            stock.add_metric([sku], left)
-            lucky.add_metric([sku], sold)
-        return [stock, lucky]
+def _of_units(units: Mapping[str, tuple[int, int]]) -> Iterator[GaugeMetricFamily]:
+    when = "when the auditor last looked; only the auditor has it"
+    for n, (name, what) in enumerate((("stock", "left"), ("lucky", "sold"))):
+        of_each = [({"sku": sku}, found[n]) for sku, found in units.items()]
+        yield _gauge(f"{name}_units", f"Units {what} of an item {when}", of_each)

@@ -96,7 +96,7 @@ class Application(FastAPI):
             from_operator = scope["server"][1] == self._operator_port
             hidden = hidden or operator_routes.is_hidden(method, path, from_operator=from_operator)
         if hidden:
-            await _not_found(method, path)(scope, receive, send)
+            await (pages.missing(Request(scope)) or _not_found(method, path))(scope, receive, send)
             return
         call, bodies = self._route(method, path)
         try:

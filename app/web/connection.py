@@ -21,13 +21,12 @@ import httptools
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import get_local_addr
-from uvicorn.server import ServerState
 
 from app.orders import Answer
 from app.web import holds, purchase
 from app.web.body_limit import BODY_MAX_BYTES
 from app.web.call import GONE, Call
-from app.web.connection_limits import HEAD_MAX_BYTES, ConnectionLimits
+from app.web.connection_limits import BEYOND_MAX, HEAD_MAX_BYTES, ConnectionLimits, Places
 from app.web.headers import HEADERS
 from app.web.problem_types import URN, Effect
 from app.web.state import State
@@ -46,6 +45,7 @@ _NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
 _PATH: Final = purchase.PATH.encode()
 _HOLDS: Final = holds.PATH.encode()
+_WATCH: Final = (b"/healthz", b"/readyz", b"/metrics")  # have an answer although there are too many connections
 _FIXED: Final = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
 
 
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         config: Config,
-        server_state: ServerState,
+        server_state: Places,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
@@ -103,13 +103,21 @@ class Connection(asyncio.Protocol):
         self._gone = False  # after that
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse it if there are too many connections; uvicorn's `limit_concurrency` would refuse older ones, too."""
+        """Take a place; uvicorn's `limit_concurrency` would refuse older ones, too.
+
+        Beyond the limit some wait until it is known what they ask for: an orchestrator ends an instance whose health
+        check is refused, with all its buyers. The operator's port has no limit.
+        """
         self.transport = transport
         self._server = get_local_addr(transport)
         self._limits = ConnectionLimits(transport, self._loop.time())
         self._server_state.connections.add(self)  # type: ignore[arg-type]
-        if len(self._server_state.connections) > self.connections_max:
-            self._refuse(503, "too many connections; nothing was done")
+        beyond, state = self._server_state.beyond, self._app_state.get("seckill")
+        by_operator = isinstance(state, State) and self._server and self._server[1] == state.operator_port
+        if not by_operator and self._server_state.taken > self.connections_max:
+            if len(beyond) >= BEYOND_MAX:
+                cast(Connection, next(iter(beyond))).refuse_place()
+            beyond[self] = None
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes. A request that does not wait for the previous answer is refused: no client does that."""
@@ -167,6 +175,11 @@ class Connection(asyncio.Protocol):
         self._in_head, self._in_body = False, True
         self._silent_bytes = 0
         self._limits.head_is_complete()
+        if self in self._server_state.beyond and self._url.partition(b"?")[0] not in _WATCH:
+            if self._server_state.taken >= self.connections_max:
+                self.refuse_place()
+                return
+            del self._server_state.beyond[self]  # there is a place by now
         # Bytes that came with the end of the head may be of the head.
         if self._head_bytes + self._new_bytes > HEAD_MAX_BYTES:
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
@@ -241,6 +254,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the client has gone."""
         self._server_state.connections.discard(self)
+        self._server_state.beyond.pop(self, None)
         self._gone = True
         if self._uvicorn is not None:
             self._uvicorn.connection_lost(None)  # with an error it would leave its timer behind
@@ -414,6 +428,11 @@ class Connection(asyncio.Protocol):
             self.transport.close()  # a body that is still on its way was not waited for
         if limits.is_stuck(now, reading_timeout_s):
             self.transport.abort()  # a close would wait until what was sent has been read
+
+    def refuse_place(self) -> None:
+        """Refuse a connection that is there beyond the limit."""
+        self._server_state.beyond.pop(self, None)
+        self._refuse(503, "too many connections; nothing was done")
 
     def _refuse_head(self) -> None:
         self._refuse(431, f"the head of the request is larger than {HEAD_MAX_BYTES} bytes")

@@ -6,9 +6,25 @@ import sys
 import termios
 from typing import Final
 
+from uvicorn.server import ServerState
+
 HEAD_MAX_BYTES: Final = 16_384
+BEYOND_MAX: Final = 50  # connections beyond the limit, that health checks may be among
 _UNSENT_BYTES: Final = getattr(termios, "TIOCOUTQ", None)  # of a socket on Linux and macOS
 _INT: Final = bytes(4)
+
+
+class Places(ServerState):
+    """uvicorn's state of a server, with the connections that are there beyond the limit, the oldest one first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beyond: dict[asyncio.Protocol, None] = {}
+
+    @property
+    def taken(self) -> int:
+        """How many connections have a place."""
+        return len(self.connections) - len(self.beyond)
 
 
 class ConnectionLimits:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse
 
 from app.audit import AuditVerdict
@@ -33,14 +33,10 @@ pages = APIRouter(include_in_schema=False)
 router = APIRouter(
     tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
 )
-rehearsal = APIRouter(
-    tags=["rehearsal"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
-)
 
 LOGIN: Final = "/control/login"
 _NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
 _ITEMS_MAX: Final = 1_000
-_PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +81,14 @@ async def _skus(request: Request) -> list[str]:
     return sorted({*await stock.items(), *(stock.catalogue or ())})[:_ITEMS_MAX]
 
 
+@pages.api_route("/control/deliveries", methods=READING)
+async def deliveries(request: Request) -> Response:
+    """The page of the events that did not leave; a visitor who is not logged in is sent to the login."""
+    if state_of(request).auth.session(request) is None:
+        return RedirectResponse(_address(request, LOGIN), 303)
+    return await page(request, "deliveries.html")
+
+
 @pages.api_route("/control/login", methods=READING)
 async def login(request: Request) -> Response:
     """The form for the token, or a note that there is none."""
@@ -123,11 +127,11 @@ def _enter(request: Request, token: str) -> Response:
 
 
 @pages.get("/control/session", dependencies=[OPERATOR])
-async def session(request: Request) -> dict[str, str | None]:
-    """The token that the page's own requests need besides the cookie."""
-    auth = state_of(request).auth
-    found = auth.session(request)
-    return {"csrf": auth.csrf(found) if found else None}
+async def session(request: Request) -> dict[str, str | bool | None]:
+    """The token that the page's own requests need besides the cookie, and whether a cashier gives back what is owed."""
+    state = state_of(request)
+    found = state.auth.session(request)
+    return {"csrf": state.auth.csrf(found) if found else None, "cashier": state.cashier is not None}
 
 
 # -- what it shows ---------------------------------------------------------------------------------------------------
@@ -168,6 +172,7 @@ class InstanceView(BaseModel):
 
     instance: str
     units: int = Field(description="sold since it was started")
+    served: int = Field(description="buyers who had an answer since then")
     waiting: int = Field(description="buyers")
     mode: str
     pausing: bool = Field(description="its next write will be held back")
@@ -187,6 +192,7 @@ class InstanceView(BaseModel):
         return cls(
             instance=report.instance,
             units=report.units,
+            served=report.served,
             waiting=report.waiting,
             mode=report.mode,
             pausing=report.pausing,
@@ -263,7 +269,7 @@ class PictureView(BaseModel):
     level: ItemView | None
     missing: bool = Field(description="whether there is no such item")
     store_error: str | None
-    rehearsal: bool = Field(description="whether buyers can be sent, and the holder be paused")
+    rehearsal: bool = Field(description="whether a laboratory has extended the control room: nothing is really sold")
     guarded: bool = Field(description="whether the store refuses the write of a holder that was overtaken")
     lock: LockView
     queue: list[PlaceView]
@@ -428,53 +434,3 @@ async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
         return None if last is before else _view(state, last).model_dump_json()
 
     return state.operators.open(sku, _view(state, first).model_dump_json(), look, since=since)
-
-
-# -- what its buttons do in a rehearsal (all else: PUT /stock) -------------------------------------------------------
-
-
-class Rush(BaseModel):
-    """Buyers to send: real purchases of one unit each, spread evenly over all instances."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    buyers: int = Field(strict=True, ge=1, le=20_000)
-    over_s: float = Field(0.0, ge=0, le=300, description="seconds within which they come; 0: all at once")
-
-
-class RushView(BaseModel):
-    """The instances that send the buyers."""
-
-    instances: list[str]
-
-
-class Pause(BaseModel):
-    """The time for which the holder is to be paused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    for_s: float | None = Field(None, ge=1, le=120, description="seconds; without it, three longer than a lease lasts")
-
-
-class PauseView(BaseModel):
-    """The instance that pauses."""
-
-    instance: str
-    for_s: float
-
-
-@rehearsal.post("/rush", responses=responses(408, 413, 422, 503))
-async def rush(request: Request, wish: Rush, sku: Sku = DEFAULT_SKU) -> RushView:
-    """Send buyers."""
-    return RushView(instances=await control_of(request).room.rush(sku, wish.buyers, over_s=wish.over_s))
-
-
-@rehearsal.post("/pause", responses=responses(400, 408, 413, 422, 503))
-async def pause(request: Request, wish: Pause, sku: Sku = DEFAULT_SKU) -> PauseView:
-    """Have the holder of the item's lock stand still before its next write, its leases not renewed meanwhile.
-
-    If nobody holds it, this instance does so when it is its turn, if that is within a minute.
-    """
-    control = control_of(request).room
-    for_s = wish.for_s or control.lease_ttl_s + _PAUSE_BEYOND_TTL_S
-    return PauseView(instance=await control.pause(sku, for_s), for_s=for_s)

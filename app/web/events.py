@@ -13,7 +13,6 @@ from app.outbox.pull import ITEMS_MAX, Pulled
 from app.web.auth import SHOP
 from app.web.orders import AnySku
 from app.web.problems import invalid_field, responses
-from app.web.sse import EVERY_S
 from app.web.state import State, state_of
 
 _log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ async def _followed(state: State, sku: str | None, cursor: str, limit: int, foll
     skus = [sku] if sku is not None else await state.items.at()
     followed[:] = [*(one for one in followed if one in skus), *(one for one in skus if one not in followed)]
     left_out, followed[ITEMS_MAX:] = followed[ITEMS_MAX:], []
-    pulled = await state.pull.read(sorted(followed), cursor, limit=limit, within_s=EVERY_S)
+    pulled = await state.pull.read(sorted(followed), cursor, limit=limit, again=True)
     return pulled._replace(unread=sorted({*pulled.unread, *left_out}))
 
 

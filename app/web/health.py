@@ -90,6 +90,7 @@ async def standing(state: State) -> ReadyView:
             *state.readiness.clocks.warnings,
             *_blocked(state.shop.errors),
             *(warning for sender in state.senders for warning in sender.warnings),
+            *state.tally.warnings,
             *(state.cashier.warnings if state.cashier is not None else ()),
             *_owed(state.auditor.owed if state.auditor is not None else 0),
             *given_away,

@@ -46,6 +46,10 @@ from app.web.raw_endpoint import RawEndpoint
 from app.web.state import State, state_of
 
 PATH: Final = "/holds"
+KEY_OPENS: Final = (
+    "bare or in quotes; the same key gets the same answer, with the order's id, whoever sends it: make one that nobody "
+    "guesses, such as a random UUID"
+)
 BODY_MAX_BYTES: Final = 8192
 TEXT: Final = f"^{BUYER_PATTERN}$"
 _ROUTE: Final = re.compile(rf"{PATH}(?:/([^/]{{1,200}})/(confirm|extend|cancel))?")
@@ -264,7 +268,7 @@ def _described(body: dict[str, Any] | None, *, required: bool = True) -> dict[st
 
     found: dict[str, Any] = {
         "parameters": [
-            header("Idempotency-Key", "bare or in quotes; the same key gets the same answer"),
+            header("Idempotency-Key", KEY_OPENS),
             header("X-Request-Id", "kept with the order, and given back; one is made if there is none"),
         ]
     }

@@ -1,7 +1,7 @@
 """The orders, for operators: find them, look at the life of one, cancel, refund, export."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
@@ -23,7 +23,7 @@ from app.orders import (
 from app.orders.view import OperatorOrderView, for_operator, step
 from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
-from app.sale.find import refuse_gaps
+from app.sale.find import LOOK_MAX, refuse_gaps
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
 from app.web.problems import invalid_field, responses, whole
@@ -48,7 +48,7 @@ Key = Annotated[
 
 
 class OrdersView(BaseModel):
-    """A page of orders, oldest first; it may be short, or empty, although there are more."""
+    """A page of orders, oldest first without `newest`; it may be short, or empty, although there are more."""
 
     orders: list[OperatorOrderView]
     next: str | None = Field(description="give this as `after` to look on; null: that was all")
@@ -99,8 +99,8 @@ About = Annotated[
     Query(
         min_length=1,
         max_length=200,
-        description="what is known of the order: its number or id, or a part of the buyer's or a payment's name, or of "
-        "the shop's number",
+        description="what is known of the order: its number or id, the short number that the shop's page gives a buyer "
+        "(8332-0BCD), or a part of the buyer's or a payment's name, or of the shop's number; a whole name comes first",
     ),
 ]
 Named = Annotated[str, Path(max_length=200, description="the order's id, or its number: the id without the secret")]
@@ -124,6 +124,9 @@ async def orders(
     q: About = None,
     after: Annotated[str | None, Query(max_length=200, description="an order's id, or what `next` was")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    newest: Annotated[
+        bool, Query(description=f"newest first, if there are {LOOK_MAX:,} at most; else item by item, oldest first")
+    ] = False,
     since: Annotated[
         bool, Query(description="tell since when each order stands as it does: a read of the store each")
     ] = False,
@@ -131,7 +134,8 @@ async def orders(
     """The orders of an item, or of all, item by item. A request looks at some thousand at most: look on from `next`."""
     admin = state_of(request).orders
     try:
-        found = await admin.find(sku, Wanted(state, buyer, ref, number, _words(q)), after=after, limit=limit)
+        wanted = Wanted(state, buyer, ref, number, _words(q))
+        found = await admin.find(sku, wanted, after=after, limit=limit, newest_first=newest)
     except ValueError as error:
         raise invalid_field("after", str(error)) from None
     return OrdersView.of(found, [await admin.since(order) for order in found.orders] if since else None)
@@ -233,6 +237,11 @@ class RefundView(BaseModel):
     given_back: int = 0
     owed: int = Field(0, description="what is still to be given back")
     kept: int = 0
+    gives_back: Literal["cashier", "operator"] | None = Field(
+        None,
+        description="who gives back what is owed: the cashier, by itself (`SECKILL_REFUNDS`), or an operator, at the "
+        "provider; null: nothing is owed",
+    )
 
 
 @router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
@@ -240,6 +249,8 @@ async def refund(
     request: Request, given: RefundRequest, by: Operator, order_id: Named, idempotency_key: Key = None
 ) -> RefundView:
     """Note that money was given back: that of an order, which ends it, or a payment that was one too many.
+
+    With `later` it is owed: then a cashier, if there is one (`SECKILL_REFUNDS`), gives it back at the provider.
 
     A part of it, or some units, leave the order as it is; parts add up, and end it when all of it was given back.
     """
@@ -259,6 +270,7 @@ async def refund(
         outcome=cast(RefundOutcome, answer.outcome),
         order=answer.order and str(answer.order),
         state=answer.record.state if answer.record else None,
+        gives_back=None if not sums.owed else "operator" if state_of(request).cashier is None else "cashier",
         **{name: getattr(sums, name) for name in ("paid", "given_back", "owed", "kept")},
     )
 

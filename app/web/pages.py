@@ -61,9 +61,12 @@ class _Static:
     files: dict[str, File]
 
 
+_folders: Final = [_FOLDER]
+
+
 @cache
 def _static() -> _Static:
-    found = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir()) if path.is_file()}
+    found = {path.name: path.read_bytes() for folder in _folders for path in sorted(folder.iterdir()) if path.is_file()}
     whole = hashlib.sha256()
     for name, body in found.items():
         whole.update(b"%s\0%d\0%s" % (name.encode(), len(body), body))
@@ -74,8 +77,11 @@ def _static() -> _Static:
     return _Static(digest, {name: File.of(name, body) for name, body in found.items()})
 
 
-def load() -> None:
-    """Read and pack all files now, and not when the first buyer comes."""
+def load(more: Path | None = None) -> None:
+    """Read and pack all files now, and not when the first buyer comes; `more`: an extension's folder."""
+    if more is not None and more not in _folders:
+        _folders.append(more)
+        _static.cache_clear()
     _static()
 
 
@@ -101,6 +107,14 @@ async def page(request: Request, name: str) -> Response:
     Raises `HTTPException` 404 if there is no such file.
     """
     return _named(name).answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
+
+
+def missing(request: Request) -> Response | None:
+    """The page that a browser gets for a path that isn't there; None for any other client."""
+    if request.method not in READING or "text/html" not in request.headers.get("accept", ""):
+        return None
+    body = _named("missing.html").body
+    return Response(body, 404, headers=_HEADERS | {"Cache-Control": files.NOT_AT_ALL}, media_type="text/html")
 
 
 def _page_about(request: Request, name: str, told: str) -> Response:

@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from app.errors import NoCallbacks, NoSuchOrder, NotSigned
+from app.errors import AmountRequired, NoCallbacks, NoSuchOrder, NotSigned
 from app.orders import (
     Answer,
     Confirm,
@@ -32,6 +33,7 @@ from app.payments import Kind, Reader, Report
 from app.payments.generic import Callback
 from app.payments.registry import PROVIDERS
 from app.payments.shares import commands
+from app.payments.tally import AGAIN, INVALID, NO_ADDRESS, NOT_SIGNED, SWITCHED_OFF, TAKEN
 from app.web import holds, problems
 from app.web.call import Asked, Call, Route, asgi
 from app.web.identity import is_text
@@ -56,19 +58,31 @@ class CallbackView(BaseModel):
 
 
 def is_route(method: str, path: str) -> bool:
-    """Return whether a request is a callback."""
-    return method == "POST" and path.startswith(PATH)
+    """Return whether a request is a callback, or looks like one: behind a prefix that a proxy should have cut off."""
+    return method == "POST" and PATH in path
 
 
 def read(call: Call) -> Asked:
     """Read a callback. Raises `NoCallbacks`, `NotSigned`, or `RequestValidationError`, which names the field."""
-    holds.refuse_query(call.query)
-    name = call.path.removeprefix(PATH)
+    name, tally = call.path.removeprefix(PATH), call.state.tally
     reader = call.state.callbacks.get(name)
     if reader is None:
         if name not in PROVIDERS:
+            tally.add("", NO_ADDRESS)
+            text = "what looks like a callback came to %r, where no provider reports"
+            problems.warn(_log, PATH, HTTPException, text, OrderId.cut(call.path)[:_REF_MAX])
             raise HTTPException(404, "Not Found")
+        tally.add(name, SWITCHED_OFF)
         raise NoCallbacks(f"switched off: {PROVIDERS[name].setting} is not set")
+    try:
+        return _read(call, reader, name)
+    except (NotSigned, RequestValidationError) as error:
+        tally.add(name, NOT_SIGNED if isinstance(error, NotSigned) else INVALID)
+        raise
+
+
+def _read(call: Call, reader: Reader, name: str) -> Asked:
+    holds.refuse_query(call.query)
     headers = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in holds.headers_of(call.headers).items()
     }
@@ -85,12 +99,13 @@ def read(call: Call) -> Asked:
         raise invalid_field("body", str(error), where="body") from None
     if report is None or report.kind in (Kind.FAILED, Kind.CANCELED):
         _log.info("a callback to %s about no payment that was made or given back is ignored", call.path)
+        call.state.tally.add(name, TAKEN)
         return Asked(_IGNORED, partial(_form, reader))
     for field in ("payment_ref", "refund_name", "refund_id"):
         named = getattr(report, field)
         if named is not None and not is_text(named, _REF_MAX):
             raise invalid_field(field, f"1 to {_REF_MAX} printable characters", where="body")
-    return Asked(partial(_answer, call.state, report), partial(_form, reader))
+    return Asked(partial(_counted, call.state, name, report), partial(_form, reader))
 
 
 def _refuse_doubled(call: Call) -> None:
@@ -104,6 +119,19 @@ def _form(reader: Reader, answer: Answer) -> tuple[list[tuple[bytes, bytes]], by
     if reader.taken is not None:
         return [(b"content-type", b"text/plain; charset=utf-8")], reader.taken.encode()
     return [(b"content-type", b"application/json")], CallbackView(outcome=answer.outcome).model_dump_json().encode()
+
+
+async def _counted(state: State, provider: str, report: Report) -> Answer:
+    outcome = AGAIN
+    try:
+        answer = await _answer(state, report)
+        outcome = TAKEN
+    except AmountRequired:
+        outcome = INVALID
+        raise
+    finally:
+        state.tally.add(provider, outcome)
+    return answer
 
 
 async def _answer(state: State, report: Report) -> Answer:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -120,8 +121,11 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error of the app with a problem document, and none with a stack trace."""
+def install(app: FastAPI, missing: Callable[[Request], Response | None]) -> None:
+    """Answer every error of the app with a problem document, and none with a stack trace.
+
+    `missing`: the answer to a browser that asks for a path of no route, None if it is another client.
+    """
 
     @app.exception_handler(errors.SeckillError)
     @app.exception_handler(FencelockError)
@@ -136,6 +140,8 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: HTTPException) -> Response:
         status, title, headers = error.status_code, str(error.detail), dict(error.headers or {})
         detail = f"{request.method} {request.scope['path']}: {title}"
+        if status == 404 and "route" not in request.scope and (page := missing(request)) is not None:
+            return page
         if status == 405:
             headers["Allow"] = ", ".join(_methods(app, request))
         if status == 400:  # FastAPI's answer to a body that the JSON parser gives up on

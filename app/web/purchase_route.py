@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from app.orders import DEFAULT_SKU, SKU_PATTERN, Outcome
 from app.web.call import asgi
+from app.web.holds import KEY_OPENS
 from app.web.identity import BUYER_PATTERN
 from app.web.problems import responses
 from app.web.purchase import PATH, ROUTE
@@ -96,7 +97,7 @@ def _parameters(quantity_max: int, buyer_max: int) -> list[dict[str, Any]]:
         parameter(
             "Idempotency-Key",
             "header",
-            "of your choice, bare or in quotes; the same key gets the same answer, and buys once",
+            KEY_OPENS,
             type="string",
             minLength=1,
             maxLength=100,

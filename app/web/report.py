@@ -62,15 +62,16 @@ class ReportView(BaseModel):
     at: float = Field(description="when it was begun, in seconds since 1970")
     total: SumsView
     items: list[ItemSumsView] = Field(description="those that have orders, by name")
-    days: list[DaySumsView] = Field(description="oldest first, in the zone of `since`, or UTC")
+    days: list[DaySumsView] = Field(description="oldest first, in `zone`, or by the offset of `since`, or in UTC")
 
 
 def reports(orders: OrderAdmin) -> TtlCache[dict[str, Any]]:
     """The reports behind `GET /report`: each is made once for all who ask meanwhile."""
 
     async def make(name: str) -> dict[str, Any]:
-        sku, _, since = name.partition(" ")
-        return (await orders.report(sku or None, datetime.fromisoformat(since) if since else None)).told
+        sku, since, zone = name.split(" ")
+        begin = datetime.fromisoformat(since) if since else None
+        return (await orders.report(sku or None, begin, moments.zone(zone) if zone else None)).told
 
     return TtlCache(make, for_s=_KEPT_S)
 
@@ -87,14 +88,17 @@ async def report(
             json_schema_extra={"format": "date-time"},
         ),
     ] = None,
+    zone: Annotated[str | None, Query(max_length=40, description=f"of the days: {moments.A_ZONE}")] = None,
 ) -> ReportView:
     """Parcels, money, and who held and did not pay: of an item, or of all, and by day.
 
     It looks through all orders, which takes a while if there are very many; some seconds old at most.
     """
-    if since is not None:
+    for field, text, read in (("since", since, moments.read), ("zone", zone, moments.zone)):
         try:
-            moments.read(since)
+            _ = text is None or read(text)
         except ValueError:
-            raise invalid_field("since", f"not {moments.A_MOMENT}") from None
-    return ReportView(**await state_of(request).reports.at(f"{sku or ''} {since or ''}"))
+            what = moments.A_MOMENT if field == "since" else moments.A_ZONE
+            raise invalid_field(field, f"not {what}") from None
+    since = since and moments.read(since).isoformat()  # which has no blank
+    return ReportView(**await state_of(request).reports.at(f"{sku or ''} {since or ''} {zone or ''}"))

@@ -12,6 +12,7 @@ from app.operator import OrderAdmin, Readiness, StockAdmin
 from app.outbox.pull import Pull
 from app.outbox.sender import Sender
 from app.payments import Reader
+from app.payments.tally import Tally
 from app.sale import Shop
 from app.stock import Level, StockStore
 from app.web.auth import AdminAuth
@@ -43,7 +44,7 @@ class State:
 
     `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key;
     `only_shop_holds`: a hold needs the shop's token; `callbacks`: the readers of payment providers, by
-    their names; `unclaimed`: counts a payment of a hold that is not here;
+    their names, and the `tally` of their callbacks; `unclaimed`: counts a payment of a hold that is not here;
     `catalogue`: the descriptions of the items; `pay_url`: where buyers pay, or ""; `request_ids`: whether purchases
     have ids, too, and all requests a line in the log.
 
@@ -77,6 +78,7 @@ class State:
     reports: TtlCache[dict[str, Any]]
     warnings: list[str]
     callbacks: Mapping[str, Reader]
+    tally: Tally
     unclaimed: Callable[[], None]
     auditor: Auditor | None = None
     senders: Sequence[Sender] = ()

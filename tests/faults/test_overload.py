@@ -237,18 +237,49 @@ def test_a_body_that_is_too_large(guarded: Instance, method: str, path: str, sta
     assert answer.json()["type"] == ("urn:seckill:http-413" if status == 413 else "urn:seckill:invalid-request")
 
 
+STOCK = b"GET /stock HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
 def test_too_many_connections(guarded: Instance) -> None:
-    """A connection above the limit gets an immediate 503; when some are closed there is room."""
+    """Above the limit a request gets 503, but for a look at the instance; when some have left there is room."""
     with ExitStack() as stack:
         for _ in range(60):
             one = stack.enter_context(connect(guarded))
             one.sendall(HEALTHZ)
             assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
+        silent = [stack.enter_context(connect(guarded)) for _ in range(70)]
+        assert all(read_all(one).startswith(b"HTTP/1.1 503 ") for one in silent[:20])  # the oldest make room
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert guarded.get(path)[0] == 200
         with closing(connect(guarded)) as refused:
+            refused.sendall(STOCK)
             said = read_all(refused).lower()
             assert said.startswith(b"http/1.1 503 ")
             assert b"retry-after: 1" in said
-    eventually(lambda: guarded.get("/healthz") == (200, "ok"), "there is room again")
+        waiting = [stack.enter_context(connect(guarded)) for _ in range(40)]
+        one.close()
+
+        def has_room() -> bool:
+            late = waiting.pop()
+            late.sendall(STOCK)
+            return not late.recv(100).startswith(b"HTTP/1.1 503 ")
+
+        eventually(has_room, "there is room again")
+
+
+def test_operators_are_not_behind_the_limit_of_buyers(etcd: EtcdMember, valkey: Valkey) -> None:
+    """On the operator's port all is answered while buyers have taken each connection."""
+    port = free_port()
+    with (
+        Instance(etcd.endpoint, valkey.url, connections_max=5, operator_port=port, wait_ready=False) as instance,
+        ExitStack() as stack,
+    ):
+        look = f"http://127.0.0.1:{port}"
+        eventually(lambda: httpx.get(f"{look}/readyz").status_code == 200, "it is ready")
+        for _ in range(60):
+            stack.enter_context(connect(instance))
+        for path in ("/healthz", "/readyz", "/metrics", "/log"):
+            assert httpx.get(look + path, headers=OPERATOR).status_code == 200
 
 
 # -- pipelining: requests that are sent before those ahead of them are answered ----------------------------------------

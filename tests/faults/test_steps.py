@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lab.steps.__main__ import LOCKS, OF_A_CHANGE
-from lab.steps.protocols import Http, MySql, Protocol, Resp
+from lab.steps.protocols import Http, MySql, Pg, Protocol, Resp
 
 # Those of elections and what is made of them go at night, with the other systems.
 OF_A_LOCK = (
@@ -30,7 +30,7 @@ def test_a_lock_fails_at_each_step() -> None:
 
 def test_a_failure_is_run_alone() -> None:
     said = steps("--system", "redis", "--only", "take / lock take 1 answered / lost")
-    assert "1 operations, 11 steps, 1 runs, " in said, said
+    assert "1 operations, 15 steps, 1 runs, " in said, said
     assert said.endswith(" 0 violations\nstatus 0"), said
 
 
@@ -170,8 +170,15 @@ def test_what_is_broken_is_found(broken: str, system: str, only: str) -> None:
             b"\x03\x00\x00\x01abc\x12\x00\x00\x00\x03UPDATE t SET a=1 \x09\x00\x00\x00\x03ROLLBACK",
             ["", "update t", "rollback"],
         ),
+        (
+            Pg,
+            b"\0\0\0\x08\0\x03\0\0"  # hello
+            b"P\0\0\0\x19_p\0SELECT a FROM t\0\0\0S\0\0\0\x04"
+            b"B\0\0\0\x0e\0_p\0\0\0\0\0\0\0E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04Q\0\0\0\x0bCOMMIT\0",
+            ["", "select t", "select t", "commit"],
+        ),
     ],
-    ids=["Redis", "HTTP", "MySQL"],
+    ids=["Redis", "HTTP", "MySQL", "PostgreSQL"],
 )
 def test_messages_are_cut_however_they_arrive(protocol: type[Protocol], asked: bytes, names: list[str]) -> None:
     for size in (1, 7, len(asked)):

@@ -29,8 +29,7 @@ from app.orders import (
     Units,
 )
 from app.orders.account import PROVIDER
-from app.stock import Batch, Fence, StockStore, registry
-from app.stock.store import Begun
+from app.stock import Batch, Begun, Fence, StockStore, registry
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask, optional
 from tests.harness.shop import shop
@@ -85,17 +84,17 @@ class Books:
                 one = one._replace(after=one.after._replace(events=number))
             made.append(one)
             self.orders[at] = one.after
-        await self._prepare()
         await self._commit(changes=made)
 
     async def _prepare(self) -> Any:
         Books.token += 1
-        asks = {"tv": Ask(orders=[one.number for one in self.orders], holds=True)}
+        buyers = [one.buyer for one in self.orders if one.buyer]
+        asks = {"tv": Ask(buyers, orders=[one.number for one in self.orders], holds=True)}
         return (await self.store.prepare(self._fence, f"b{self.token}", asks))["tv"]
 
     async def _commit(self, **what: Any) -> list[str]:
-        stock = (await self.store.level("tv")).stock
-        batch = Batch(f"b{self.token}", stock, (), **what)
+        seen = await self._prepare()
+        batch = Batch(f"b{self.token}", seen, **what)
         answer = (await self.store.commit(self._fence, {"tv": batch}))["tv"]
         assert isinstance(answer, list), answer
         return answer
@@ -233,7 +232,7 @@ async def test_an_order_that_never_began(books: Books) -> None:
     """Its first event is gone: what comes then comes of nothing."""
     await books.write(*EXPIRES[:3], **EXPIRES.more)
     number = books.orders[0].number
-    gone = "DELETE FROM seckill_events WHERE entry = %s"
+    gone = "DELETE FROM seckill_journal WHERE entry = %s"
     books.by_hand(lambda client: client.xdel("seckill:{tv}:orders", number), gone, number)
     found = (await books.audit()).violations
     assert f"{books.name(0)}: expired is its event 2, and event 1 is missing" in found

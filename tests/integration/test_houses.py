@@ -26,7 +26,7 @@ def test_the_wheel_holds_the_service_and_nothing_that_tries_it(wheel: Path) -> N
     assert {file.parts[0] for file in files if "dist-info" not in file.parts[0]} == {"app"}
     names = {part for file in files for part in file.with_suffix("").parts}
     assert not names & {"torture", "bugs", "nemesis", "embedded", "servers", "demo", "model", "locustfile"}
-    assert {"commit", "control", "cli"} <= names
+    assert {"put", "control", "cli"} <= names
 
 
 def test_the_container_is_built_of_the_service_and_the_locks() -> None:

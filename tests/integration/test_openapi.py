@@ -127,6 +127,7 @@ def _rightly_refused(answer: Any) -> bool:
         ("after", "not an order of item"),
         ("after", "not a cursor: give w"),
         ("ends_at", "ends_at must be late"),
+        ("zone", "not the name of a ti"),
         ("receiver", "no receiver "),
         ("price", "a price and its curr"),
         ("currency", "a price and its curr"),

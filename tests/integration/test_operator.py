@@ -215,9 +215,11 @@ async def test_only_an_item_without_orders_is_removed(open_client: OpenClient) -
 
 async def test_no_endpoint_ignores_a_parameter(open_client: OpenClient) -> None:
     """Every documented endpoint refuses an unknown or repeated parameter, and names it."""
-    http = await open_client(rehearsal=True)
+    http = await open_client(extension="lab.rehearsal")
     asked = 0
     for path, methods in (await http.get("/openapi.json")).json()["paths"].items():
+        if path.startswith("/payments/"):  # switched off, which comes first
+            continue
         for method, described in methods.items():
             body = {"stock": 1} if "requestBody" in described else None
             where = path.replace("{order_id}", "x")
@@ -252,7 +254,7 @@ async def test_a_real_sale_has_nothing_that_makes_orders(open_client: OpenClient
         is_problem(await http.post(f"/control/{what}", json={"buyers": 1}, headers=OPERATOR), 404)
     assert not any("rush" in path or "pause" in path for path in (await http.get("/openapi.json")).json()["paths"])
     assert (await http.get("/control/picture", headers=OPERATOR)).json()["rehearsal"] is False
-    rehearsing = await open_client(rehearsal=True, instance="rehearsal")
+    rehearsing = await open_client(extension="lab.rehearsal", instance="rehearsal")
 
     async def seen() -> bool:
         picture = (await rehearsing.get("/control/picture", headers=OPERATOR)).json()

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from subprocess import CompletedProcess
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
 import redis
 
-from app.stock.store import LAYOUT
+from app.stock import LAYOUT
 from lab.servers import EtcdMember, Valkey
 from tests.harness import command
 from tests.harness.shop import TOKEN, client, lock_url
@@ -116,6 +117,31 @@ async def test_pages_go_on_where_they_stopped(http: httpx.AsyncClient) -> None:
     assert first["until"] == first["orders"][0]["sold_at"]
     rest = (await http.get("/orders", params={"buyer": "bob", "after": first["next"]})).json()
     assert (len(rest["orders"]), rest["looked"], rest["next"]) == (1, 2, None)
+
+
+async def test_newest_first(http: httpx.AsyncClient) -> None:
+    """Over all items, page by page, also with orders that come meanwhile; of very many it is item by item."""
+    await http.put("/stock?sku=abc", json={"stock": 9})
+    for n in range(5):
+        await buy(http, {"buyer": f"b{n}", "sku": ("default", "abc")[n % 2]})
+    seen: list[str] = []
+    about: dict[str, Any] = {"newest": True, "limit": 2}
+    while True:
+        page = (await http.get("/orders", params=about)).json()
+        seen += [one["buyer"] for one in page["orders"]]
+        if page["next"] is None:
+            break
+        about["after"] = page["next"]
+        if len(seen) == 2:
+            await buy(http, {"buyer": "late"})
+    assert seen == ["b4", "b3", "b2", "b1", "b0"]
+    assert [one["buyer"] for one in await find(http, newest=True, buyer="b3")] == ["b3"]
+    assert [one["buyer"] for one in await find(http, newest=True, sku="abc")] == ["b3", "b1"]
+    gone = await http.get("/orders", params={"newest": True, "after": "newest default~1-0"})
+    assert (gone.status_code, gone.json()["errors"][0]["field"]) == (422, "after")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("app.sale.find.LOOK_MAX", 4)
+        assert [one["sku"] for one in await find(http, newest=True)] == ["abc"] * 2 + ["default"] * 4
 
 
 async def test_what_needs_an_operator(http: httpx.AsyncClient) -> None:
@@ -468,6 +494,15 @@ async def test_the_report(http: httpx.AsyncClient, env: dict[str, str]) -> None:
     assert (await http.get("/report?sku=pne")).status_code == 404
     assert (await http.get("/report?since=2026-11-11")).status_code == 422
     assert "--since" in (await seckill("report", "--since", "2026-11-11", env=env)).stderr
+    for zone in ("Europe", "Mars/Base", "../etc/passwd", ""):
+        wrong = await http.get("/report", params={"zone": zone})
+        assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "zone"), zone
+    assert "--zone" in (await seckill("report", "--zone", "CEST", env=env)).stderr
+    for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago"):  # it is never the same day there
+        there = datetime.fromtimestamp(found["at"], ZoneInfo(zone)).date().isoformat()
+        (of_http,) = (await http.get("/report", params={"zone": zone})).json()["days"]
+        done = await seckill("report", "--format", "json", "--zone", zone, env=env)
+        assert {of_http["day"], *(one["day"] for one in json.loads(done.stdout)["days"])} == {there}
     later = (await http.get("/report", params={"since": "2999-01-01T00:00:00+08:00"})).json()
     assert (later["items"], later["days"], later["total"]["conversion"]) == ([], [], None)
     assert (await http.get("/report", headers={"Authorization": ""})).status_code == 401
@@ -492,7 +527,7 @@ async def test_a_narrow_terminal(http: httpx.AsyncClient, env: dict[str, str]) -
     assert "+00:00 " in line  # the time is whole
 
 
-async def test_one_text_finds_an_order(http: httpx.AsyncClient) -> None:
+async def test_one_text_finds_an_order(http: httpx.AsyncClient, env: dict[str, str]) -> None:
     """The service finds out what it is: a number, id, payment, buyer or the shop's number; of one item, or of all."""
     await http.put("/stock?sku=pen", json={"stock": 9, "price": 100, "currency": "EUR"})
     ann, bob = await hold(http, "ann", ref="R-1"), await hold(http, "Bob 555-0199", ref="R-2", sku="pen")
@@ -507,6 +542,16 @@ async def test_one_text_finds_an_order(http: httpx.AsyncClient) -> None:
     assert await find(http, q=ann, sku="pen") == []
     assert await find(http, q="nobody") == []
     assert len(await find(http, q=" ")) == 2
+    secret = bob.rpartition("~")[2]  # of which the shop's page gives the buyer the head
+    for short in (f"{secret[:4]}-{secret[4:8]}".upper(), secret[:8], f" {secret[:4]}-{secret[4:8]}-{secret[8:12]} "):
+        assert [one["id"] for one in await find(http, q=short)] == [bob], short
+        done = await seckill("orders", "find", short, env=env)
+        assert number_of(bob) in done.stdout
+        assert number_of(ann) not in done.stdout
+    assert await find(http, q=secret[4:12]) == []
+    part = [await hold(http, name, ref=ref) for name, ref in (("c77", "x"), ("xc7", "y"), ("cy", "C7"))]
+    assert [one["id"] for one in await find(http, q="c7")] == [part[2], part[0], part[1]]
+    assert (await seckill("orders", "find", "nothing-like-that", env=env)).returncode == 1
     file = (await http.get("/orders/export", params={"q": "0199"})).text
     assert "pi_A1" not in file
     assert "R-2" in file

@@ -76,16 +76,6 @@ async def test_a_part_is_cancelled_once_for_good(http: httpx.AsyncClient) -> Non
     assert (told["quantity"], told["replayed"]) == (2, False)
 
 
-async def test_no_key_is_remembered_of_what_is_not_found(http: httpx.AsyncClient) -> None:
-    """Requests about orders that strangers invent have no effect on what is remembered of other keys."""
-    await hold(http, "ann", quantity=1)
-    nobody = f"default~1-1~{'0' * 32}"
-    for verb, body in (("extend", {}), ("cancel", {}), ("cancel", {"units": 1}), ("confirm", {"payment_ref": "p"})):
-        for _ in range(2):
-            told = await ask(http, f"/holds/{nobody}/{verb}", body, f"{verb} {body}".replace(" ", ""))
-            assert (told["outcome"], told["replayed"]) == ("not_found", False)
-
-
 async def test_what_is_owed_in_parts(http: httpx.AsyncClient) -> None:
     """A part that is owed needs attention until it is settled by its name; who asks twice is told the same."""
     order = await hold(http, "ann", quantity=2)
@@ -93,6 +83,7 @@ async def test_what_is_owed_in_parts(http: httpx.AsyncClient) -> None:
     later = {"restock": True, "units": 1, "later": True}
     told = await ask(http, f"/orders/{order}/refund", later, "one")
     assert (told["paid"], told["owed"], told["given_back"], told["kept"]) == (998, 499, 0, 998)
+    assert told["gives_back"] == "operator"
     [due] = (await http.get(f"/orders/{order}")).json()["payments"][0]["refunds"]
     assert (due["state"], due["amount"], due["units"]) == ("due", 499, 1)
     last = (await http.get(f"/orders/{order}/history")).json()["steps"][-1]
@@ -111,6 +102,21 @@ async def test_what_is_owed_in_parts(http: httpx.AsyncClient) -> None:
         done = await ask(http, f"/orders/{order}/refund", {"restock": False, "name": due["name"]})
         assert done["outcome"] == ("partly_refunded" if attention else "nothing_due")
         assert (done["owed"], done["given_back"], done["kept"], done["state"]) == (0, 499, 499, "confirmed")
+        assert done["gives_back"] is None
+
+
+async def test_an_answer_says_who_gives_back(etcd: EtcdMember, valkey: Valkey) -> None:
+    """With a cashier it does so by itself; what is noted as given back is nobody's to give."""
+    cashier = {"refunds": "http://127.0.0.1:1/refunds", "webhook_secret": "whsec_" + 32 * "x"}
+    async with client(etcd.endpoint, valkey.url, **cashier) as http:
+        http.headers.update(OPERATOR)
+        await http.put("/stock", json={"stock": 9, "price": 499, "currency": "EUR"})
+        order = await hold(http, "ann", quantity=2)
+        await pay(http, order, "p1", 2 * 499)
+        part = {"restock": False, "amount": 100}
+        assert (await ask(http, f"/orders/{order}/refund", part, "noted"))["gives_back"] is None
+        told = await ask(http, f"/orders/{order}/refund", part | {"later": True}, "later")
+        assert (told["owed"], told["given_back"], told["gives_back"]) == (100, 100, "cashier")
 
 
 async def test_the_commands(etcd: EtcdMember, valkey: Valkey, env: dict[str, str], tmp_path: Any) -> None:
@@ -122,6 +128,12 @@ async def test_the_commands(etcd: EtcdMember, valkey: Valkey, env: dict[str, str
         told = await seckill("orders", "cancel", order, "--units", "1", "--yes", env=env)
         assert "partly_cancelled" in told.stdout, told.stderr
         await pay(http, order, "p1", 2 * 499)
+        for wish, asked in (
+            ((), "Was 9.98 EUR of payment p1 given back for default~"),
+            (("--units", "1"), "Was 4.99 EUR of payment p1 given back for 1 of default~"),
+            (("--amount", "1.00EUR", "--later"), "Is 1.00EUR of payment p1 to be given back for default~"),
+        ):
+            assert asked in (await seckill("orders", "refund", order, "--restock", *wish, env=env)).stderr
         more = ("--units", "1", "--restock", "--yes", "--json")
         told = await seckill("orders", "refund", order, *more, env=env)
         assert json.loads(told.stdout)["given_back"] == 499, told.stderr

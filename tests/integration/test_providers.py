@@ -18,6 +18,7 @@ from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.integration.test_payments import OPERATOR, SECRET, STRIPE, call_back, hold, of_stripe, outcome, stands, stock
 
 needs_stripe = pytest.mark.skipif(importlib.util.find_spec("stripe") is None, reason="pip install '.[stripe]'")
+OTHER_SECRET = "whsec_" + base64.b64encode(b"that of the provider's test mode").decode()
 SHOP = {"Authorization": "Bearer of-the-shop"}
 NEW_SALE = {"stock": 5, "new_sale": True, "forget_orders": "all", "price": 499, "currency": "EUR"}
 SESSION = {
@@ -54,6 +55,48 @@ async def told(http: httpx.AsyncClient, kind: str, about: dict[str, Any], **more
 
 async def unclaimed(http: httpx.AsyncClient) -> bool:
     return "seckill_payments_unclaimed_total 1.0" in (await http.get("/metrics")).text
+
+
+# -- callbacks that are refused ----------------------------------------------------------------------------------------
+
+
+async def refused(http: httpx.AsyncClient) -> list[str]:
+    """The warnings of /readyz about callbacks."""
+    return [one for one in (await http.get("/readyz")).json()["warnings"] if "callbacks" in one]
+
+
+@pytest.mark.parametrize(
+    ("path", "secret", "provider", "counted", "words"),
+    [
+        ("", OTHER_SECRET, "webhook", "not_signed", "not signed with a secret that is set here"),
+        ("", SECRET, "webhook", "invalid", "not valid, the log says why"),  # it has no amount
+        ("/tickets/payments/stripe", "", "", "no_address", "no provider reports to that address"),
+        ("/payments/stripe/", "", "", "no_address", "no provider reports to that address"),
+        ("/payments/alipay", "", "alipay", "switched_off", "the setting for them is missing"),
+    ],
+)
+async def test_callbacks_that_are_all_refused_are_seen(
+    http: httpx.AsyncClient, path: str, secret: str, provider: str, counted: str, words: str
+) -> None:
+    """At once: in /readyz from the third on, until one is taken, and counted by provider and outcome."""
+    held = await hold(http)
+    for number in range(4):
+        assert len(await refused(http)) == (number >= 3)
+        if path:
+            answer = await http.post(path, content=b"{}")
+        else:
+            answer = await call_back(http, "succeeded", held, f"p{number}", secret=secret)
+        assert answer.status_code in (400, 403, 404, 422)
+    warning = f"4 callbacks of {provider or 'a payment provider'} were refused, and none was taken since: {words}"
+    assert await refused(http) == [warning]
+
+    async def is_counted() -> bool:
+        of = f'outcome="{counted}",provider="{provider}"'
+        return f"seckill_callbacks_total{{{of}}} 4.0" in (await http.get("/metrics")).text
+
+    await eventually_async(is_counted, "they are counted")
+    assert await outcome(http, "succeeded", held, amount=499, currency="EUR") == "confirmed"
+    assert await refused(http) == ([warning] if provider == "alipay" else [])
 
 
 # -- payments of holds that are not here -------------------------------------------------------------------------------

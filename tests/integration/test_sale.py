@@ -31,8 +31,7 @@ from app.sale import queue as queue_module
 from app.sale import worker as worker_module
 from app.sale.batch import Part, decide_part
 from app.sale.worker import Worker
-from app.stock import Fence
-from app.stock.redis.bare import BareStockStore
+from app.stock import Fence, registry
 from app.telemetry.observer import Observer
 from fencelock import AsyncLock, Grant
 from fencelock.etcd.backend import EtcdBackend
@@ -556,7 +555,7 @@ async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) ->
     def submit() -> asyncio.Future[Answer]:
         return worker.queue.join(Purchase(), asyncio.get_running_loop().time() + WITHIN_S)
 
-    store, backend = BareStockStore(valkey.url), NoBackend()
+    store, backend = registry.connect(valkey.url, "none"), NoBackend()
     await store.set_stock("default", Fence(1, "test"), 5)
     worker = Worker(Handing(backend, "default"), store, Rules(), Observer())
     assert (await submit()).outcome is Outcome.SOLD

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ConfigurationError, StockUnavailable
-from app.stock.redis.store import RedisStockStore
+from app.stock import registry
 from lab.servers import Valkey, valkey_binary
 from lab.servers.process import Process, free_port
 from lab.servers.valkey import ask
@@ -72,7 +72,7 @@ async def well(url: str) -> None:
 
 async def answers(url: str) -> bool:
     async with AsyncExitStack() as stack:
-        store = RedisStockStore(url)
+        store = registry.connect(url, "fence")
         stack.push_async_callback(store.close)
         await store.ping()
         return True
@@ -113,7 +113,7 @@ async def test_a_server_that_refuses_us_is_told_from_one_with_a_foreign_key(lock
 def test_an_option_is_taken_or_refused_by_name(url: str, said: str) -> None:
     """At once, as a setting that is wrong, and without a part of the password."""
     with pytest.raises(ConfigurationError, match=said) as refused:
-        RedisStockStore(url)
+        registry.connect(url, "fence")
     assert PASSWORD not in str(refused.value)
 
 

@@ -97,7 +97,7 @@ async def test_each_grant_is_a_span(etcd: EtcdMember, valkey: Valkey, traced: Co
         assert httpx.post(press).json()["type"] == "urn:seckill:item-blocked"
         store.hset("seckill:{other}:fence", "source", source)
         await eventually_async(lambda: httpx.post(press).status_code == 200, "it is sold again")
-        proxy.lose_answer_to(Script("commit.lua").sha.encode())
+        proxy.lose_answer_to(Script("put.lua").sha.encode())
         buying = asyncio.create_task(asyncio.to_thread(buy, instance, quantity=3, sku="other"))
         assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
         proxy.restore()

@@ -129,6 +129,12 @@ async def test_wrong_paths_and_methods_are_problems_too(open_client: OpenClient)
     """404 and 405 are problem documents, too; 405 lists the allowed methods."""
     http = await open_client()
     is_problem(await http.get("/nowhere"), 404)
+    page = await http.get("/nowhere", headers={"Accept": "text/html,*/*;q=0.8"})  # a person's, who has mistyped it
+    assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no such page" in page.text
+    assert page.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
+    is_problem(await http.get("/orders/default~1-0~" + "0" * 32, headers={"Accept": "text/html"}), 404)
+    is_problem(await http.post("/nowhere", headers={"Accept": "text/html"}), 404)
     is_problem(await http.get("/orders/default~1-0~" + "0" * 32), 404)
     answer = await http.delete("/stock/reduce")
     is_problem(answer, 405)
