@@ -3,6 +3,7 @@
 # make cluster  the sale on three hosts of this machine, which are cut off and replaced, with the control room, until Ctrl-C; Linux, root, HAProxy
 # make test     the tests that every change runs, against real servers (a few minutes); ARGS="-k lock" for some
 # make test-all the same, and then the slow ones: browser, older servers, torture with every fault and bug, Go's and Java's clients, soak (an hour; before a release); SHORT=yes leaves out what is exhaustive, as CI does
+# make mutants  which changes of the code no fast test would notice (docs/mutants.md); ARGS="app/money.py", a house or a file, --sample 200, --help
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make soak     an hour of sales beside faults, each night: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
@@ -22,7 +23,7 @@ PIP = $(BIN)/python -m pip install --quiet --prefer-binary --disable-pip-version
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up cluster torture bench soak test test-all check format docs site screenshots lock audit clean
+.PHONY: help demo up cluster mutants torture bench soak test test-all check format docs site screenshots lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -35,6 +36,9 @@ up: $(VENV)/.demo
 
 cluster: $(VENV)/.demo
 	@$(BIN)/seckill cluster --keep $(ARGS)
+
+mutants: $(VENV)/.dev
+	@$(BIN)/python tests/mutants.py $(ARGS)
 
 torture: $(VENV)/.demo
 	@$(BIN)/seckill torture $(ARGS)

@@ -9,15 +9,16 @@ import threading
 from collections.abc import Generator, Iterator
 
 import httpx
+import psycopg
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from fencelock import Scope
-from lab.servers import EtcdMember, Valkey
+from lab.servers import EtcdMember, PgBouncer, Postgres, Valkey
 from lab.servers.process import Process
 from tests.harness import skips
-from tests.harness.servers import QUICK_ETCD
+from tests.harness.servers import QUICK_ETCD, optional
 from tests.harness.waiting import eventually
 
 pytest.register_assert_rewrite(*(f"tests.contract.{name}_contract" for name in ("core", "fence", "lock", "store")))
@@ -39,7 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(directory.cleanup)
     set_hypothesis_home_dir(directory.name)
     # A busy machine is no failure, and CI refuses no change for what chance finds in the rule of another.
-    settings.register_profile("patient", deadline=None, derandomize="CI" in os.environ and "NIGHTLY" not in os.environ)
+    # A mutant (`make mutants`) is to be noticed, and nobody reads by which example.
+    phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ else [*Phase]
+    fixed = "CI" in os.environ and "NIGHTLY" not in os.environ
+    settings.register_profile("patient", deadline=None, derandomize=fixed, phases=phases)
     settings.load_profile("patient")
 
 
@@ -97,6 +101,28 @@ def valkey(valkey_server: Valkey) -> Valkey:
         connection.sendall(b"FLUSHALL\r\n")
         assert connection.recv(64).startswith(b"+OK")
     return valkey_server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    with optional(lambda: Postgres(durable=True)) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Postgres) -> Postgres:
+    """Start a real PostgreSQL, which syncs each commit, and empty it."""
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres_pooler(postgres_server: Postgres) -> Iterator[PgBouncer]:
+    """Start a real PgBouncer in front of the same PostgreSQL, in transaction mode."""
+    with optional(lambda: PgBouncer(postgres_server)) as pooler:
+        yield pooler
 
 
 @pytest.fixture(autouse=True)

@@ -51,6 +51,10 @@ OF_OTHERS = {
         "SECKILL_LOCK": "mysql+row://u:p@mysql.databases/shop",
         "SECKILL_STORE": "mysql://u:p@mysql.databases/shop",
     },
+    "postgres": {
+        "SECKILL_LOCK": "postgres://u:p@postgres.databases/shop",
+        "SECKILL_STORE": "postgres://u:p@postgres.databases/shop",
+    },
 }
 # Read once: one of these files has megabytes, and is read for each object.
 kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
@@ -163,6 +167,7 @@ def test_secrets_are_in_the_secret_only() -> None:
     """The value of each setting that the service hides appears in the Secret, and in no other object in any form."""
     marks = {name: f"{name.lower()}-a-secret-of-ours" for name in SECRETS}
     urls = {"SECKILL_LOCK": "lock.url=etcd://u:{}@etcd:2379", "SECKILL_STORE": "store.url=redis://u:{}@valkey:6379/0"}
+    urls["SECKILL_REFUNDS"] = "secrets.SECKILL_REFUNDS=https://u:{}@shop"
     given = [f"--set={urls.get(name, f'secrets.{name}={{}}').format(mark)}" for name, mark in marks.items()]
     objects = template(*values_of("monitoring-keda"), *given)
     [secret] = of_kind(objects, "Secret")
@@ -267,6 +272,7 @@ def test_only_buyers_doors_are_open(case: str) -> None:
         ("etcd://a,b:2380", "redis+sentinel://u:p%40@a,b:26380/m/0?password=x:1", {2379, 2380, 6379, 26379, 26380}),
         ("zookeeper://a/x", "mysql://u:p@db/shop", {2181, 3306}),
         ("postgres://u:p@db/locks?sslmode=require", "mysql://u:p@db/shop", {5432, 3306}),
+        ("etcd://etcd", "postgresql://u:p@db:6432/shop", {2379, 6432}),
         ("mysql+for-update://u:p@db:3307/s", "mariadb://u:p@[::1]/s", {3306, 3307}),
     ],
 )
@@ -365,6 +371,31 @@ def test_a_trial_fits_a_cluster_of_four_processors() -> None:
     assert "1.75 CPUs" in (ROOT / "docs" / "kubernetes.md").read_text()
 
 
+def test_secrets_of_files_go_with_values(tmp_path: Path) -> None:
+    """A receiver in the values may have its secret in a file, and the notes count on a token and URLs there."""
+    url, files = "https://shop.example/events", "settings.SECKILL_SECRETS_DIR=/etc/seckill/secrets"
+    found = environment(template("--set", f"{files},secrets.SECKILL_WEBHOOK_URL={url}"))
+    assert found["SECKILL_WEBHOOK_URL"] == url
+    shutil.copytree(CHART, tmp_path, dirs_exist_ok=True)
+    said = (tmp_path / "templates/NOTES.txt").read_text()  # which Helm renders where it has a cluster
+    as_object = '{{ define "notes" }}' + said + '{{ end }}\nkind: Notes\ntext: {{ include "notes" . | quote }}'
+    (tmp_path / "templates/notes.yaml").write_text(as_object)
+    [notes] = [one["text"] for one in loaded(helm("template", "s", tmp_path, "--set", files).stdout) if "text" in one]
+    assert "Nobody can open the control room" not in notes
+    assert "if /etc/seckill/secrets names servers with others, say networkPolicy.egress" in notes
+
+
+def test_two_releases_scale_by_their_own_queues() -> None:
+    """The autoscaler asks for the queue of its release, by the service by which Prometheus has found it."""
+    [scaled] = of_kind(rendered("monitoring-keda"), "ScaledObject")
+    [service] = [
+        one["metadata"]["name"]
+        for one in of_kind(rendered("monitoring-keda"), "Service")
+        if one["metadata"]["labels"].get("app.kubernetes.io/component") == "operator"
+    ]
+    assert f'service="{service}"' in scaled["spec"]["triggers"][0]["metadata"]["query"]
+
+
 def test_numbers_are_written_as_the_service_reads_them() -> None:
     """A million is not 1e+06, a part is not rounded, and the grace period is rounded up."""
     given = {"SECKILL_CONNECTIONS_MAX": 1_000_000, "SECKILL_LOCK_RENEW_RATIO": 0.25, "SECKILL_DRAIN_DELAY_S": 7.5}
@@ -388,11 +419,16 @@ def test_numbers_are_written_as_the_service_reads_them() -> None:
         ("settings.SECKILL_GUARD=fense", "settings.SECKILL_GUARD must be one of the following"),
         ("secrets.SECKILL_ADMIN_TOKEN=abc", "SECKILL_ADMIN_TOKEN: String length must be greater than or equal to 8"),
         ("secrets.SECKILL_WEBHOOK_SECRET=whsec_c2hvcnQ=", "String length must be greater than or equal to 32"),
-        ("lock.url=u:sesame@etcd:2379", "lock.url is no URL, such as"),
+        ("lock.url=u:sesame@etcd:2379", "lock.url is no URL of a system"),
         ("ingress.enabled=true", "ingress.hosts: Array must have at least 1 items"),
         ("autoscaling.enabled=true,autoscaling.prometheus=http://p", "autoscaling.enabled needs monitoring.enabled"),
         ("settings.SECKILL_DRAIN_DELAY_S=null", "settings.SECKILL_DRAIN_DELAY_S is 0: it must be 7 or more"),
         ("lock.url=local://", "lock.url is local://, which keeps only the threads of one process apart"),
+        ("lock.url=file://./locks", "lock.url is file://, which keeps only the processes of one pod apart"),
+        ("store.url=valkey://sesame@x", "store.url is no URL of a system that is known"),
+        ("secrets.SECKILL_REFUNDS=strpe://sesame", "secrets.SECKILL_REFUNDS is no URL of a system that is known"),
+        ("lock.url=,existingSecret=of-vault", "networkPolicy.egress is empty, and so is lock.url or store.url"),
+        ("store.url=,settings.SECKILL_SECRETS_DIR=/etc/s", "networkPolicy.egress is empty, and so is lock.url"),
         ("secrets.SECKILL_WEBHOOK_URL=https://x", "SECKILL_WEBHOOK_URL and secrets.SECKILL_WEBHOOK_SECRET go together"),
         ("lock.url=", "lock.url or store.url is empty: then existingSecret"),
         ("service.externalTrafficPolicy=Local", "externalTrafficPolicy is of NodePort and LoadBalancer"),

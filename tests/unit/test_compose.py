@@ -15,12 +15,13 @@ ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 INSTANCES = ("seckill-8080", "seckill-8090")
+ON_POSTGRES = ("postgres-8081", "postgres-8091")  # started in place of these
 
 
 def test_every_variable_is_a_setting() -> None:
     """Each variable exists, their values fit together, and the servers that they name are services."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    for name in INSTANCES:
+    for name in (*INSTANCES, *ON_POSTGRES):
         variables = SERVICES[name]["environment"]
         assert set(variables) <= known
         values: dict[str, Any] = {
@@ -31,7 +32,7 @@ def test_every_variable_is_a_setting() -> None:
         check_together(settings)
         named = [
             *LockUrl.parse(settings.lock.get_secret_value()).hosts,
-            urlsplit(settings.store.get_secret_value()).netloc,
+            urlsplit(settings.store.get_secret_value()).netloc.rpartition("@")[2],
         ]
         assert {host.partition(":")[0] for host in named} <= set(SERVICES)
 
@@ -40,7 +41,7 @@ def test_ports_are_published_on_loopback_only() -> None:
     """Nothing can be reached from another machine, and the servers behind the instances publish no port at all."""
     published = {name: port for name, service in SERVICES.items() for port in service.get("ports", [])}
     assert all(port.startswith("127.0.0.1:") for port in published.values())
-    assert set(published) == {*INSTANCES, "prometheus", "grafana"}
+    assert set(published) == {*INSTANCES, *ON_POSTGRES, "prometheus", "grafana"}
 
 
 def test_the_store_keeps_what_it_said() -> None:
@@ -48,6 +49,13 @@ def test_the_store_keeps_what_it_said() -> None:
     command = SERVICES["valkey"]["command"]
     assert command[command.index("--appendonly") + 1] == "yes"
     assert command[command.index("--appendfsync") + 1] == "always"
+
+
+def test_a_sale_on_postgresql_starts_nothing_else() -> None:
+    """Its instances wait for the PostgreSQL alone, and none of them is started with the others."""
+    for name in ON_POSTGRES:
+        assert set(SERVICES[name]["depends_on"]) == {"postgres"}
+    assert all(SERVICES[name]["profiles"] == ["postgres"] for name in ("postgres", *ON_POSTGRES))
 
 
 def test_what_it_refers_to_exists() -> None:

@@ -1,11 +1,12 @@
-"""The decision gives units to purchases."""
+"""The decision gives units to purchases; `test_orders_model` has the rest of it."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import BuyerRequired, KeyReused
+from app.errors import KeyReused
 from app.orders import (
     Command,
     EventKind,
@@ -13,8 +14,6 @@ from app.orders import (
     ExpiryOutcome,
     Extend,
     ExtendOutcome,
-    Hold,
-    HoldOutcome,
     OrderId,
     OrderState,
     Outcome,
@@ -22,20 +21,10 @@ from app.orders import (
     Record,
     Settled,
     Snapshot,
+    Terms,
     decide,
 )
-from app.orders.decision import Decision, Windows
-
-quantities = st.lists(st.integers(1, 8), max_size=60)
-purchases = st.lists(
-    st.builds(
-        Purchase,
-        quantity=st.integers(1, 5),
-        buyer=st.one_of(st.none(), st.sampled_from(["ann", "bob", "cid"])),
-        key=st.one_of(st.none(), st.sampled_from([f"k{number}" for number in range(8)])),
-    ),
-    max_size=40,
-)
+from app.orders.decision import Decision, outside
 
 
 def outcomes(decisions: list[Decision]) -> list[object]:
@@ -48,24 +37,6 @@ def test_the_example_of_the_articles() -> None:
     assert outcomes(decisions) == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
 
 
-@given(stock=st.integers(0, 100), wanted=quantities)
-def test_never_oversells(stock: int, wanted: list[int]) -> None:
-    """No more units are sold than there are."""
-    decisions = decide(Snapshot(stock, 0), [Purchase(quantity) for quantity in wanted]).decisions
-    assert sum(q for q, v in zip(wanted, decisions, strict=True) if v.outcome is Outcome.SOLD) <= stock
-
-
-@given(stock=st.integers(0, 100), wanted=quantities)
-def test_never_undersells(stock: int, wanted: list[int]) -> None:
-    """Nobody is refused units that were there when their turn came."""
-    left = stock
-    for quantity, decision in zip(
-        wanted, decide(Snapshot(stock, 0), [Purchase(q) for q in wanted]).decisions, strict=True
-    ):
-        assert (decision.outcome is Outcome.SOLD) == (quantity <= left)
-        left -= quantity if decision.outcome is Outcome.SOLD else 0
-
-
 @given(stock=st.integers(0, 60), buyers=st.integers(0, 80), data=st.data())
 def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.DataObject) -> None:
     """Buyers of one unit each get min(stock, demand), in any order and split into any batches."""
@@ -75,25 +46,6 @@ def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.
     first = outcomes(decide(Snapshot(stock, 0), line[:cut]).decisions).count(Outcome.SOLD)
     second = outcomes(decide(Snapshot(stock - first, first), line[cut:]).decisions).count(Outcome.SOLD)
     assert first + second == min(stock, buyers)
-
-
-@given(stock=st.integers(0, 60), line=purchases, limit=st.integers(0, 6))
-def test_a_key_buys_once(stock: int, line: list[Purchase], limit: int) -> None:
-    """Of the purchases with one key at most one is decided; the others repeat it or hear that the key is taken."""
-    decisions = decide(Snapshot(stock, 0), line, limit_per_buyer=limit).decisions
-    decided: dict[str, int] = {}
-    for index, (purchase, decision) in enumerate(zip(line, decisions, strict=True)):
-        if purchase.key is None or isinstance(decision.error, BuyerRequired):
-            continue
-        if purchase.key not in decided:
-            assert decision.outcome is not None
-            decided[purchase.key] = index
-            continue
-        first = line[decided[purchase.key]]
-        if (first.quantity, first.buyer) == (purchase.quantity, purchase.buyer):
-            assert decision == Decision(repeats=decided[purchase.key])
-        else:
-            assert isinstance(decision.error, KeyReused)
 
 
 def test_a_settled_key_gets_its_answer_again() -> None:
@@ -108,33 +60,6 @@ def test_a_settled_key_gets_its_answer_again() -> None:
     assert [type(decision.error) for decision in decisions[2:]] == [KeyReused] * 3
 
 
-@given(line=purchases, limit=st.integers(1, 6), had=st.integers(0, 6))
-def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -> None:
-    """Nobody gets more units than the limit, including earlier ones; a buyer without a name gets none."""
-    snapshot = Snapshot(1000, 0, bought={"ann": had})
-    units = {"ann": had}
-    for purchase, decision in zip(line, decide(snapshot, line, limit_per_buyer=limit).decisions, strict=True):
-        if purchase.buyer is None:
-            assert decision.outcome is not Outcome.SOLD
-        elif decision.outcome is Outcome.SOLD:
-            units[purchase.buyer] = units.get(purchase.buyer, 0) + purchase.quantity
-            assert units[purchase.buyer] <= limit
-        elif decision.outcome is Outcome.LIMIT_REACHED:
-            assert units.get(purchase.buyer, 0) + purchase.quantity > limit
-
-
-@given(line=purchases, stock=st.integers(0, 60), limit=st.integers(0, 5), price=st.integers(0, 10**6))
-def test_what_has_a_price_is_held(line: list[Purchase], stock: int, limit: int, price: int) -> None:
-    """Nothing of it is sold at once, whatever the rest of the batch is, and a purchase takes no unit from a hold."""
-    commands: list[Command] = [Hold(1, buyer="dan"), *line] if stock else [*line]
-    decided = decide(
-        Snapshot(stock, 0), commands, limit_per_buyer=limit, windows=Windows(price=price, currency="EUR")
-    ).decisions
-    held, rest = decided[: len(commands) - len(line)], decided[len(commands) - len(line) :]
-    assert [one.outcome for one in held] == [HoldOutcome.HELD] * len(held)
-    assert {one.outcome for one in rest if one.error is None and one.repeats is None} <= {Outcome.HOLD_REQUIRED}
-
-
 def test_what_only_the_stores_clock_ends_stays_held() -> None:
     """Of the holds that are due by it, those go back that are due by the other one; the others can be extended."""
     ends = {"1-1": 1_000, "1-2": 2_000, "1-3": 9_000}
@@ -144,7 +69,7 @@ def test_what_only_the_stores_clock_ends_stays_held() -> None:
     }
     about: dict[str, Any] = {"held": 3, "records": records, "due": [*ends], "more_due": True, "now_ms": 90_000}
     wishes: list[Command] = [Expire("default"), Extend("default", "1-3", "s")]
-    decided = decide(Snapshot(0, 0, **about), wishes, due_by_ms=3_000)
+    decided = decide(Snapshot(0, 0, **about), wishes, due_by_ms=2_000)
     assert [(one.kind, one.after.number) for one in decided.changes] == [
         (EventKind.EXPIRED, "1-1"),
         (EventKind.EXPIRED, "1-2"),
@@ -161,3 +86,12 @@ def test_what_is_due_and_is_not_there_is_not_looked_for_again() -> None:
     held = Record("3-0", "s" * 32, OrderState.HELD, 1)
     some = Snapshot(5, 0, due=["1-0", "3-0"], more_due=True, records={"3-0": held})
     assert outcomes(decide(some, [Expire("tv")]).decisions) == [ExpiryOutcome.MORE]
+
+
+def test_a_sale_is_open_from_its_start_to_before_its_end() -> None:
+    """At the very instant of its start it sells, and at that of its end it does not."""
+    terms = Terms(starts_at=10.0, ends_at=20.0)
+    found = [outside(terms, at) for at in (9.999, 10.0, 19.999, 20.0)]
+    assert found == [Outcome.NOT_STARTED, None, None, Outcome.ENDED]
+    assert outside(replace(terms, paused="wait"), 15.0) is Outcome.PAUSED
+    assert outside(Terms(starts_at=0.0, ends_at=0.0), 15.0) is None

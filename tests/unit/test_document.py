@@ -26,7 +26,7 @@ def needs(document: dict[str, Any], path: str, method: str = "post") -> Any:
     [
         ({}, [ANYBODY, SHOP, OPERATOR], [SHOP, OPERATOR]),
         ({"shop_token": "open-sesame-too"}, [SHOP, OPERATOR], [SHOP, OPERATOR]),
-        ({"rehearsal": True}, [ANYBODY, SHOP, OPERATOR], [ANYBODY, SHOP, OPERATOR]),
+        ({"extension": "lab.rehearsal"}, [ANYBODY, SHOP, OPERATOR], [ANYBODY, SHOP, OPERATOR]),
     ],
 )
 def test_whose_token_is_needed(given: dict[str, Any], hold: Any, confirm: Any) -> None:

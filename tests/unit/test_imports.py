@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # By pydantic, pydantic-settings, FastAPI and Redis' client with its extra.
-BROUGHT_ALONG = {"pydantic_core", "dotenv", "starlette", "hiredis"}
+BROUGHT_ALONG = {"pydantic_core", "dotenv", "starlette", "hiredis", "psycopg"}
 
 
 def modules_of(house: str) -> dict[str, Path]:

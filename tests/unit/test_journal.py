@@ -37,7 +37,7 @@ def test_a_grant_from_its_beginning_to_its_end(clock: Clock) -> None:
     assert journal.held == []
     (over,) = journal.grants
     assert (over.token, over.at, over.held_s, over.purchases, over.units) == (7, 1000.0, 0.5, 3, 4)
-    assert journal.units == 4
+    assert (journal.units, journal.served) == (4, 3)
 
 
 def test_locks_are_apart(clock: Clock) -> None:

@@ -1,12 +1,16 @@
 """A setting has one secret or several, and no part of a key passes for a secret."""
 
+import base64
+import re
+from collections.abc import Callable
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import SecretStr
 
 from app.errors import ConfigurationError
-from app.keyring import secrets_of
+from app.keyring import check_shared, check_signing, check_stripes, check_token, each, secrets_of
 from app.web.identity import SignedBuyers
 
 KEY = "0123456789abcdef" * 2
@@ -70,3 +74,68 @@ def test_a_buyers_key_that_can_not_be_used(given: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         SignedBuyers(secrets_of(SecretStr(given)))
     assert str(error.value) == said
+
+
+def signing(count: int) -> str:
+    """A secret of Standard Webhooks of so many bytes, without the padding."""
+    return "whsec_" + base64.b64encode(bytes(range(count))).decode().rstrip("=")
+
+
+TOKEN, SIGNING = (
+    "8 visible ASCII characters or more: it is sent in a header",
+    "whsec_ and 24 random bytes or more in base64",
+)
+STRIPES = "the signing secret of Stripe's endpoint begins with whsec_"
+QUOTED = "it is in quotes, which count here: leave them out"
+API_KEY = "this is an API key; "
+
+
+@pytest.mark.parametrize(
+    ("check", "secret", "said"),
+    [
+        (check_token, "!" + "~" * 7, ""),
+        (check_token, "1234567", TOKEN),
+        (check_token, "1234 5678", TOKEN),
+        (check_token, "12345678\n", TOKEN),
+        (check_token, "1234567é", TOKEN),
+        (check_token, "`12345678`", QUOTED),
+        (check_token, "'12345678\"", ""),
+        *(
+            (check_token, f"{key}_12345678", API_KEY + "make a token of its own")
+            for key in ("pk_live", "rk_test", "sk_live")
+        ),
+        (check_token, "xsk_live_12345678", ""),
+        (check_shared, KEY, ""),
+        (check_shared, KEY[:-2] + "é", ""),
+        (check_shared, KEY[:-1], SHORT),
+        (check_shared, f'"{KEY}"', QUOTED),
+        (check_signing, signing(24), ""),
+        (check_signing, signing(25), ""),
+        (check_signing, signing(26), ""),
+        (check_signing, signing(23), f"a secret is {SIGNING}"),
+        (check_signing, signing(24).removeprefix("whsec_"), ""),
+        (check_signing, signing(24) + "!", f"a secret is {SIGNING}"),
+        (check_signing, "sk_test_1", API_KEY + "the signing secret begins with whsec_"),
+        (check_stripes, "whsec_1", ""),
+        (check_stripes, "whsec_", STRIPES),
+        (check_stripes, "WHSEC_1", STRIPES),
+        (check_stripes, "whsec_1 ", STRIPES),
+        (check_stripes, "sk_test_1", API_KEY + "the signing secret begins with whsec_"),
+    ],
+)
+def test_each_kind_of_secret_has_its_form(check: Callable[[str], None], secret: str, said: str) -> None:
+    """The shortest one is taken; a shorter or a quoted one, or a key of something else, is named as what it is."""
+    if not said:
+        check(secret)
+        return
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        check(secret)
+
+
+def test_each_of_several_secrets_is_named() -> None:
+    """One alone has no number; a setting that is unset has none."""
+    assert (secrets_of(None), each(["8", "9"], int)) == ([], [8, 9])
+    with pytest.raises(ValueError, match="^secret 2 of 2: invalid"):
+        each(["8", "x"], int)
+    with pytest.raises(ValueError, match="^invalid"):
+        each(["x"], int)

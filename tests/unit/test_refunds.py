@@ -11,7 +11,6 @@ import pytest
 from app.audit.ledger import Ledger
 from app.operator.report import Report
 from app.orders import (
-    NO_UNITS,
     CancelOutcome,
     Event,
     EventKind,
@@ -39,6 +38,7 @@ from app.orders.commands import (
     Refund,
     RequestRefund,
 )
+from app.orders.refunds import meant
 from app.orders.view import of_order
 from app.payments.reconcile import Movement, MovementKind, Reconciliation
 from app.stock import Level
@@ -133,19 +133,6 @@ def paid() -> Told:
     return told
 
 
-def test_parts_add_up_and_end_the_order() -> None:
-    """Parts of a payment are noted each, once by name; the one with which all is given back ends the order."""
-    told = paid()
-    for _ in range(2):
-        assert told(Refund, False, "p", amount=500, message="a") == RefundOutcome.PARTLY_REFUNDED
-    assert (told.sums, len(told.events)) == ((PAID, 500, 0), 3)
-    assert told(Refund, False, "p", amount=1_001, message="b") == RefundOutcome.TOO_MUCH
-    for _ in range(2):
-        assert told(Refund, False, "p", amount=1_000, message="b") == RefundOutcome.REFUNDED
-    assert (told.record.state, told.sums) == (OrderState.REFUNDED, (PAID, PAID, 0))
-    assert (told.events[-1].facts["about"], told.events[-1].facts["amount"]) == ("order", 1_000)
-
-
 def test_a_provider_that_tells_sums_is_heard_once() -> None:
     """A sum that the provider tells has what was noted here in it, in any order; whole is whole."""
     told = paid()
@@ -181,14 +168,6 @@ def test_some_units_of_a_hold_are_cancelled() -> None:
     assert told(Confirm, "p", 2 * PRICE, "EUR") == ConfirmOutcome.CONFIRMED
 
 
-def test_tax_and_discounts_are_no_wrong_amount() -> None:
-    """What is compared with the price is what was paid for the units."""
-    told = Told()
-    assert told(Confirm, "p", 1_785, "EUR", subtotal=1_499) == ConfirmOutcome.AMOUNT_MISMATCH
-    assert told(Confirm, "p", 1_785, "EUR", subtotal=1_500) == ConfirmOutcome.CONFIRMED
-    assert told.sums == (1_785, 0, 0) and not told.record.needs_attention
-
-
 def test_a_payment_that_is_told_otherwise_counts_once() -> None:
     """A wrong amount, then another currency, and then rightly: what was told before is taken off its sums."""
     told = Told()
@@ -197,16 +176,6 @@ def test_a_payment_that_is_told_otherwise_counts_once() -> None:
     assert told.events[-1].facts["changes"] == [{"currency": "USD", "paid": PAID}, {"currency": "EUR", "paid": -499}]
     assert told(Confirm, "p", PAID, "EUR") == ConfirmOutcome.CONFIRMED
     assert (list(told.record.sums), told.sums) == (["EUR"], (PAID, 0, 0))
-
-
-def test_a_payment_in_time_that_was_told_late_says_so() -> None:
-    """It takes a unit if there is one; else it is owed, with the moment at which it was made."""
-    expired = {"1-0": Told().record._replace(state=OrderState.EXPIRED)}
-    for stock, paid_at, in_time in ((0, 1.2, True), (0, 2.5, False), (3, 1.2, None)):
-        snapshot = Snapshot(stock, 0, records=expired, now_ms=9_000)
-        [decision], [change] = decide(snapshot, [Confirm(*ORDER, "p", PAID, paid_at=paid_at)])
-        assert decision.outcome == (ConfirmOutcome.CONFIRMED if stock else ConfirmOutcome.REFUND_DUE)
-        assert change.facts.get("in_time") is in_time
 
 
 LATER: list[dict[str, Any]] = [
@@ -262,17 +231,6 @@ def test_what_was_given_by_hand_is_owed_no_more(command: OrderCommand, state: Re
     assert told.sums == (PAID, 500, 0)
     for again in (False, True):
         assert told(RequestRefund, name, again=again) == RequestOutcome.NOTHING_DUE
-
-
-def test_a_refund_by_name_settles_that_one() -> None:
-    """Of two that are owed, the one that is named."""
-    told = paid()
-    for name in ("a", "b"):
-        told(Refund, False, "p", amount=200, message=name, later=True)
-    first, second = [one.name for _, one in told.record.refunds]
-    assert told(Refund, False, name=second, amount=201) == RefundOutcome.TOO_MUCH
-    assert told(Refund, False, name=second) == RefundOutcome.PARTLY_REFUNDED
-    assert (told.owed.name, told.sums) == (first, (PAID, 200, 200))
 
 
 def test_what_went_elsewhere_is_beside_what_the_provider_gives() -> None:
@@ -363,17 +321,6 @@ def test_what_is_told_in_another_currency_is_only_told() -> None:
     assert (told.events[-1].facts["amount"], told.events[-1].facts["currency"]) == (5_000, "JPY")
 
 
-def test_a_part_of_a_wrong_payment_is_owed_while_its_order_is_held() -> None:
-    """It is paid too little; some of it is to go back, and then all that is left. The buyer may still pay."""
-    told = Told()
-    told(Confirm, "w", 300, "EUR")
-    assert told(Refund, False, "w", amount=200, message="a", later=True) == RefundOutcome.PARTLY_REFUNDED
-    assert told(Refund, False, "w", message="b", later=True) == RefundOutcome.PARTLY_REFUNDED
-    assert (told.record.state, told.sums) == (OrderState.HELD, (300, 0, 300))
-    assert told(Confirm, "p", PAID, "EUR") == ConfirmOutcome.CONFIRMED
-    assert told.sums == (PAID + 300, 0, 300)
-
-
 def test_no_more_is_owed_than_there_is() -> None:
     """Of a payment whose amount nobody has said a part is noted: less is not owed than nothing."""
     told = Told()
@@ -413,10 +360,20 @@ def test_order_report_and_reconciliation_say_the_same() -> None:
         assert said.items() >= expected.items()
 
 
-def test_what_cost_nothing_is_not_given_back() -> None:
-    """A payment of nothing that came late is not owed: no provider is asked, and nobody has to look."""
-    told = Told()
-    told(Cancel)
-    assert told(Confirm, "free", 0, "EUR") == ConfirmOutcome.REFUND_DUE
-    assert not list(told.record.refunds) and not told.record.needs_attention
-    assert told.events[-1].units == NO_UNITS
+def test_the_payment_that_an_operator_means() -> None:
+    """By its name or its refund's; else that of the order, or the one that is owed or wrong, if it is only one."""
+    told = paid()
+    assert meant(told.record, None) == told.record.counted == meant(told.record, "p")
+    assert meant(told.record, "another") is None
+    told(Confirm, "second", PAID, "EUR")
+    second = told.record.payment("second")
+    assert meant(told.record, None, told.owed.name) == second and meant(told.record, None, "another") is None
+    assert meant(told.record, None) == told.record.counted
+    cancelled = Told()
+    assert meant(cancelled.record, None) is None
+    cancelled(Confirm, "w", 300, "EUR")
+    assert meant(cancelled.record, None) == cancelled.record.payment("w")
+    cancelled(Cancel)
+    assert meant(cancelled.record, None) == cancelled.record.payment("w")
+    cancelled(Confirm, "late", PAID, "EUR")
+    assert meant(cancelled.record, None) is None

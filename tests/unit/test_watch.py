@@ -46,6 +46,23 @@ def test_who_was_overtaken_is_told_once() -> None:
     assert [event.at for event in journal.events] == [pytest.approx(11.0, abs=0.01), pytest.approx(10.8)]
 
 
+def test_a_take_over_is_dated_by_the_one_who_took_over() -> None:
+    """The next holder is noted at the moment that it reports to have the lock since, and without a report at last."""
+    journal = Journal()
+    watch = Watch(journal)
+    still = holding(ONE, 7, paused_s=3.0)
+    watch.compare(LOCK, 10.0, [holder("one", 7)], states(still, TWO), [])
+    watch.compare(LOCK, 11.5, [holder("two", 8)], states(still, TWO), [])
+    assert [event.kind for event in journal.events] == ["ran_out"]
+    heir = replace(TWO, held=[GrantRecord(LOCK, 8, 11.1, 0.0)])
+    watch.compare(LOCK, 12.0, [holder("two", 8)], states(still, heir), [])
+    assert [(event.kind, event.at) for event in journal.events][1:] == [("overtaken", 11.1)]
+    other = Watch(journal)
+    for at in (20.0, 22.0):
+        other.compare(LOCK, at, [holder("two", 9)], states(still, TWO), [])
+    assert [(event.kind, event.at) for event in journal.events][-1] == ("overtaken", 22.0)
+
+
 def test_a_grant_that_has_just_ended_is_no_mistake() -> None:
     """A grant that has just ended is not reported, as an instance's report is up to a second old."""
     journal = Journal()
