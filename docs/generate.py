@@ -69,7 +69,7 @@ def settings() -> str:
     lines = []
     for heading, of_group in defaults().items():
         rows = [f"| `{name}` | {f'`{value}`' if value else 'not set'} | {text} |" for name, value, text in of_group]
-        lines += ["", f"## {heading}", "", "| variable | default | what it is |", "|---|---|---|", *rows]
+        lines += ["", f"## {heading}", "", "| variable | default | meaning |", "|---|---|---|", *rows]
     return "\n".join([*lines, ""])
 
 
@@ -104,19 +104,19 @@ def metrics() -> str:
             for label, values in labels.items()
         ]
         rows.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} | {'; '.join(told)} |")
-    return "\n".join(["| metric | type | what it is | labels |", "|---|---|---|---|", *rows])
+    return "\n".join(["| metric | type | meaning | labels |", "|---|---|---|---|", *rows])
 
 
 def alerts() -> str:
     """Return the alerts as a Markdown table."""
     rules = yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
     rows = [
-        f"| `{rule['alert']}` | {rule['labels']['severity']} | {_spoken(rule['annotations']['summary'])} | "
-        f"{rule['annotations']['action']} | [{rule['annotations']['runbook'].partition('#')[2].replace('-', ' ')}]"
+        f"| `{rule['alert']}` | {rule['labels']['severity']} | "
+        f"{_spoken(rule['annotations']['summary'], rule['expr'])} | {_spoken(rule['annotations']['action'], rule['expr'])} | [{rule['annotations']['runbook'].partition('#')[2].replace('-', ' ')}]"
         f"({rule['annotations']['runbook'].removeprefix('docs/').removeprefix('operations.md')}) |"
         for rule in rules
     ]
-    return "\n".join(["| alert | severity | what it means | what to do | read on |", "|---|---|---|---|---|", *rows])
+    return "\n".join(["| alert | severity | meaning | remedy | read on |", "|---|---|---|---|---|", *rows])
 
 
 def locks() -> str:
@@ -143,15 +143,13 @@ def locks() -> str:
 def faults() -> str:
     """Return the faults of `seckill torture` as a Markdown table."""
     rows = [f"| `{name}` | {kind.what} |" for name, kind in KINDS.items()]
-    return "\n".join(
-        ["| fault | what happens |", "|---|---|", *rows, f"| `{SEVERAL}` | two or three of them at once |"]
-    )
+    return "\n".join(["| fault | effect |", "|---|---|", *rows, f"| `{SEVERAL}` | two or three of them at once |"])
 
 
 def bugs() -> str:
     """Return the bugs on demand as a Markdown table."""
     rows = [f"| `{name}` | {bug.what} | {', '.join(f'`{one}`' for one in bug.nemeses)} |" for name, bug in BUGS.items()]
-    return "\n".join(["| bug | what is switched off | under |", "|---|---|---|", *rows])
+    return "\n".join(["| bug | switched off | under |", "|---|---|---|", *rows])
 
 
 def steps() -> str:
@@ -167,16 +165,23 @@ def steps() -> str:
 def mechanisms(model: type[Model[Any]]) -> str:
     """Return the mechanisms of a model, and what breaks without each, as a Markdown table."""
     rows = [f"| `{one}` | {model.meaning[one]} | {model.breaks[one]} |" for one in model.mechanisms]
-    return "\n".join(["| mechanism | what it means | without it |", "|---|---|---|", *rows])
+    return "\n".join(["| mechanism | meaning | without it |", "|---|---|---|", *rows])
 
 
 def decisions() -> str:
-    """Return the index of the decisions as a page, with those that are superseded."""
-    lines = ["# Decisions", "", "Why it is done this way, and what was rejected. `make docs` writes this list.", ""]
+    """Return the index of the decisions as a page."""
+    lines = [
+        "# Decisions",
+        "",
+        "Why it is done this way, and which other ways were rejected. Some pages have become part of others: 5 of 1, 7 of 13,",
+        "12 of 16, 14 and 29 of 19, 15 of [own-lock.md](../own-lock.md), 18 and 20 of 26, 22 and 27 of",
+        "`fencelock/src/fencelock/zookeeper/session.py`, 23 of 3, 24 of",
+        "[code.md](../code.md#where-things-are), 28 of [holds.md](../holds.md), 30 of 25. `make docs` writes this list.",
+        "",
+    ]
     for file in sorted((ROOT / "docs" / "adr").glob("0*.md")):
-        title, _, text = file.read_text().partition("\n")
-        later = re.match(r"\n\*\*Superseded.*?ADR (\d+)", text)
-        lines.append(f"- [{title.removeprefix('# ')}]({file.name})" + (f": superseded by {later[1]}" if later else ""))
+        title = file.read_text().partition("\n")[0]
+        lines.append(f"- [{title.removeprefix('# ')}]({file.name})")
     return "\n".join([*lines, ""])
 
 
@@ -187,6 +192,7 @@ def documents() -> dict[Path, str]:
         "locks.md": {"guarantees": locks},
         "operations.md": {"alerts": alerts},
         "metrics.md": {"metrics": metrics},
+        "scale.md": {"scale": scale},
         "torture.md": {"faults": faults, "bugs": bugs, "steps": steps},
         "kubernetes.md": {"values": values},
         "webhooks.md": {"events": events, "a batch": batch, "a page": page},
@@ -215,16 +221,32 @@ def _filled(text: str, what: str, table: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
 
 
-def _spoken(summary: str) -> str:
-    """Return a template's text without its braces: "{{ $labels.instance }}" is an instance."""
+def _spoken(text: str, expression: str) -> str:
+    """Return an alert's text for people: words in the place of its templates, and the bound of its expression.
+
+    Raises `ValueError` if there is no word for a template.
+    """
+    bound = float((re.findall(r"> ([\d.]+)$", expression) or ["nan"])[0])
     for template, word in (
         ("{{ $labels.instance }}", "an instance"),
         ("{{ $labels.outcome }}", "an error"),
-        ("{{ $value | humanizeDuration }}", "a second"),
+        ("{{ $labels.sku }} could", "an item could"),
+        ("{{ $labels.sku }}", "ITEM"),
+        ("{{ $labels.reason }}", "the reason is named"),
+        ("{{ $value | humanizeDuration }}", f"more than {_duration(bound)}"),
+        ("{{ $value | humanizePercentage }}", f"more than {bound:.0%}"),
         ("{{ $value }}", "some"),
     ):
-        summary = summary.replace(template, word)
-    return summary[0].upper() + summary[1:]
+        text = text.replace(template, word)
+    if "{{" in text:
+        raise ValueError(f"no word is known for a template in: {text}")
+    return text[0].upper() + text[1:]
+
+
+def _duration(seconds: float) -> str:
+    if seconds == 1:
+        return "a second"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
 
 
 def _default(default: object) -> str:
@@ -259,7 +281,7 @@ def _messages() -> list[Message]:
 
 def events() -> str:
     """Return what each event says, as a Markdown table: when it comes, and an example."""
-    rows = ["| type | `about` | `state` | when it comes | what it says, as an example |", "|---|---|---|---|---|"]
+    rows = ["| type | `about` | `state` | when it comes | its own facts, as an example |", "|---|---|---|---|---|"]
     examples = event_facts.examples()
     for (kind, about), when in event_facts.WHEN.items():
         body = examples[kind, about]
@@ -284,6 +306,49 @@ def _by_element(body: bytes) -> str:
     return body.decode().replace('{"id"', '\n {"id"').replace('}}],"', '}}],\n "')
 
 
+# -- how it would scale ----------------------------------------------------------------------------------------------
+
+# Milliseconds, measured on two cores with all servers beside the instances; docs/scale.md names the commands.
+HAND_OFF_MS, ROUND_TRIP_MS, PURCHASE_MS, ITEM_MS = 2.0, 0.2, 0.017, 0.112
+BATCH, HOLD_MS = 500, 10.0  # purchases in a batch; SECKILL_MAX_HOLD_MS
+AIM = 100_000  # sales a second
+
+
+def grant(items: int, between_ms: float = 0.0) -> tuple[int, float]:
+    """Return how many purchases one grant serves, and its time in milliseconds; two batches of buyers wait behind it.
+
+    They want `items` at random. `between_ms` is a round trip between zones: four of them belong to the hand-over of the
+    lock, and WAIT asks a replica in another zone than the store's.
+    """
+    trip_ms = max(ROUND_TRIP_MS, between_ms)
+    distinct = items * (1 - (1 - 1 / items) ** BATCH) if items > 1 else 0
+    batch_ms = 2 * trip_ms + between_ms + PURCHASE_MS * BATCH + ITEM_MS * distinct
+    batches = 1 if batch_ms >= HOLD_MS else 2
+    return batches * BATCH, HAND_OFF_MS + 4 * between_ms + batches * batch_ms
+
+
+def scale() -> str:
+    """Return the calculation of docs/scale.md as a Markdown table, for one zone and for three."""
+    rows = [
+        "| items | zones | a grant | sales a second under one lock | locks for 100,000 a second | writes of etcd a second then |",
+        "|---|---|---|---|---|---|",
+    ]
+    for items in (1, 100, 10_000):
+        for zones, between_ms in (("one", 0.0), ("three", 1.0)):
+            served, took_ms = grant(items, between_ms)
+            for locks in (1, 2, 4, 8, 16, 32, 64):
+                share, share_ms = grant(max(1, items // locks), between_ms)
+                if locks <= items and locks * share * 1000 / share_ms >= AIM:
+                    more = f"{locks} | {2 * AIM / share:,.0f}"
+                    break
+            else:
+                more = "can't be reached |"
+            rows.append(
+                f"| {items:,} | {zones} | {served:,} in {took_ms:.0f} ms | {1000 * served / took_ms:,.0f} | {more} |"
+            )
+    return "\n".join(rows)
+
+
 # -- the reference of HTTP -------------------------------------------------------------------------------------------
 
 
@@ -305,7 +370,7 @@ def http() -> str:
     lines = [
         "# HTTP: reference",
         "",
-        "Each endpoint as `/openapi.json` of an instance has it. `make docs` writes this page from the code.",
+        "Look up the parameters and answers of each endpoint, as `/openapi.json` of an instance has them. `make docs` writes this page.",
         "[commands.md](commands.md#http) and [holds.md](holds.md) show how the endpoints are used.",
         *("", "## Errors", "", "| status | what it means |", "|---|---|"),
         *(f"| {status} | {'; or: '.join(meanings[status])} |" for status in sorted(meanings)),
@@ -346,7 +411,8 @@ def errors() -> str:
     lines = [
         "# Errors: reference",
         "",
-        "An error is `application/problem+json`, and its `type` has a row here. `make docs` writes this page from the code.",
+        "Look up the `type` of an error (`application/problem+json`) to know whether to send the request again. `make docs` writes this",
+        "page from the code.",
         "",
         "`effect` in the answer says what became of the request:",
         "",
@@ -355,7 +421,7 @@ def errors() -> str:
         "- `unknown`: it may have been done. Send it again *with the same key*: the answer says what has happened. So do you",
         "  when there is no answer at all, or one without `effect`, which a proxy on the way has made.",
         "",
-        "No error means that it has happened: that is told with 200 and an `outcome`, as what was to be expected is, such as",
+        "No error means that it has happened: a success is 200 with an `outcome`, and so is an expected refusal, such as",
         "`sold_out` or `already_confirmed`. Where it says *ask again*, the same request may be answered otherwise when the",
         "seconds of `Retry-After` have passed; elsewhere something has to be changed first. A type is never renamed, and",
         "there may be further ones: go by `effect` and `status`.",
@@ -413,7 +479,7 @@ def _optional(schema: dict[str, Any], required: bool) -> str:
 
 def _table(rows: list[tuple[str, str, str]], what: str = "parameter") -> list[str]:
     """Return rows as a Markdown table, and none as nothing."""
-    head = [f"| {what} | type | what it is |", "|---|---|---|"] if rows else []
+    head = [f"| {what} | type | meaning |", "|---|---|---|"] if rows else []
     return [*head, *(f"| `{name}` | {kind} | {text} |" for name, kind, text in rows)]
 
 
@@ -496,7 +562,7 @@ def values() -> str:
                 shown = "" if value and isinstance(value, dict | list) else f"`{json.dumps(value)}`"
                 rows.append(f"| `{'.'.join(path)}` | {shown} | {said} |")
             said = ""
-    return "\n".join(["| value | default | what it is |", "|---|---|---|", *rows])
+    return "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
 
 
 def _schema() -> str:
