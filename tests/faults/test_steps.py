@@ -47,7 +47,7 @@ def test_what_is_not_there_is_no_success() -> None:
         ("etcd", "take"),
         ("etcd", "take behind"),
         ("sale", "confirm"),
-        ("sale", "purchase / store commit"),
+        ("sale", "purchase / store put"),
     ],
 )
 def test_every_step_fails_once(system: str, operation: str) -> None:
@@ -145,8 +145,8 @@ Listener.leave = leave
             id="a slot is started that another one has started meanwhile",
         ),
         pytest.param(NEVER_BEGUN, "sale", "purchase / await Worker._run 0", id="a worker that never began is believed"),
-        pytest.param(IN_DOUBT, "sale", "purchase without a key / store commit", id="what is in doubt is served again"),
-        pytest.param(HUNG_UP, "sale", "hang up / store prepare", id="who has hung up is sold to"),
+        pytest.param(IN_DOUBT, "sale", "purchase without a key / store put", id="what is in doubt is served again"),
+        pytest.param(HUNG_UP, "sale", "hang up / store look", id="who has hung up is sold to"),
         pytest.param(DEAF_TO_ITS_LOSS, "redis", "hold / lock renew 1 asked", id="nobody is told of a loss"),
     ],
 )
