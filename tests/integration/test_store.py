@@ -14,6 +14,7 @@ from app.errors import (
     FenceRefused,
     ItemNotPossible,
     StockBehind,
+    StockChanged,
     StockCorrupt,
     StockNotAsExpected,
     StockUnavailable,
@@ -140,6 +141,19 @@ async def test_a_sale_that_is_begun_anew_by_hand(store: StockStore, client: Any)
     await sell(store, 3, 1)
     level = await store.level("default")
     assert (level.stock, level.lucky) == (2, 1)
+
+
+async def test_an_entry_that_somebody_else_has_written(store: StockStore, client: Any) -> None:
+    """Our next number is above it, whatever it is: a batch that was decided before is refused whole."""
+    await store.set_stock("default", fence(1), 5)
+    (number,) = await sell(store, 2, 1)
+    seen = await prepare(store, "default", fence(3), "b")
+    (_, fields) = (await client.xrange("seckill:{default}:orders", number, number))[0]
+    await client.xadd("seckill:{default}:orders", fields, id="9999999999999-0")
+    with pytest.raises(StockChanged):
+        await commit(store, "default", fence(3), batch(seen, 1))
+    assert await client.mget("stock", "lucky") == ["4", "1"]
+    assert await sell(store, 4, 1) == ["9999999999999-1"]
 
 
 async def test_an_order_with_the_id_of_a_lost_one_is_another(server: Valkey, store: StockStore, client: Any) -> None:

@@ -37,6 +37,8 @@ class Keys:
         self.log, self.outbox = f"{item}:log", f"{item}:outbox"
         self.refused, self.refused_before = refused
         self.records, self.due, self.payments, self.holders = standing
+        # What a new sale forgets; the stock and the orders are others' matter.
+        self.of_sale = (self.buyers, self.settled, *refused, *standing, self.outbox)
         self.all = (
             *(self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused),
             *(*standing, self.log, self.outbox),  # as `NAMES` in common.lua

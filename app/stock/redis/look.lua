@@ -113,8 +113,10 @@ local function look(key, item)
   if request.token then
     raise(key, fence, values, stock)
     if not fence.last and stock and redis.call("EXISTS", key.orders) == 1 then  -- set by hand, or by an earlier sale
-      local stream = redis.call("XINFO", "STREAM", key.orders)
+      local stream = redis.pcall("XINFO", "STREAM", key.orders)  -- which may be forbidden
       for i = 1, #stream, 2 do if stream[i] == "last-generated-id" then values[5] = stream[i + 1] end end
+      local last = stream.err and redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)[1]
+      if last then values[5] = last[1] end
     end
   end
   return {"ok", values, stock, lucky or false, now_us, buyers, keys, refused, before, holders, payments, due, first_due, records,

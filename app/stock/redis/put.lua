@@ -77,9 +77,28 @@ local function put(key, item)
   end
   local why = refusal(key, item)
   if why then return why end
+  -- Somebody else may have written to the stream: then our first number is not above its last one. Nothing is written,
+  -- and who looks again learns the last one from the stream itself.
+  local first = 0
+  for i, command in ipairs(item.writes) do
+    if command[1] == "XADD" and command[2] == key.orders and command[3] ~= "MAXLEN" then
+      first = i
+      local reply = redis.pcall(unpack(command))
+      local failed = type(reply) == "table" and reply.err
+      if failed and not string.find(failed, "equal or smaller", 1, true) then error(reply) end
+      if failed then
+        redis.call("HDEL", key.fence, "last")
+        local _, now_us = now()
+        return {"not", values, stock, lucky or false, now_us}
+      end
+      break
+    end
+  end
   -- The order makes a partial write noticed, and sells nothing twice: first the units, last the note of them.
   if item.lucky ~= "0" then lucky = redis.call("INCRBY", key.lucky, item.lucky) end
-  for _, command in ipairs(item.writes) do redis.call(unpack(command)) end
+  for i, command in ipairs(item.writes) do
+    if i ~= first then redis.call(unpack(command)) end
+  end
   if item.refused then remember(key, item) end
   if item.batch ~= "" then
     local note = item.fence

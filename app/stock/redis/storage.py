@@ -239,26 +239,28 @@ class RedisStorage(Storage):
         return await self._sale.run(script, keys.all, argument)
 
     def _part(self, sku: str, put: Put) -> dict[str, object]:
-        fence = {name: _text(value) for name, value in put.head.items() if name not in ("stock", "lucky")}
-        if "last" in fence and not fence["last"]:
-            del fence["last"]
+        at, head = keys_of(sku), put.head
+        writes = list(self._writes(at, put))
+        fence, forgotten = list[str](), list[str]()
+        for name, value in head.items():
+            if name == "sale" and value == head["generation"]:  # it says the same as the generation
+                forgotten.append(name)
+            elif value is None or value == "":
+                forgotten += () if name in ("stock", "lucky", "last") else (name,)
+            elif name == "lucky":
+                fence += ("sold", f"{value} {head.get('batch', put.found.head.batch) or ''}")
+            elif name != "stock":
+                fence += (name, str(value))
         if put.units.held:
-            fence["held"] = str(max(0, put.found.head.held + put.units.held))
-        if "sale" in put.head and put.head["sale"] == put.head["generation"]:  # it says the same as the generation
-            fence["sale"] = ""
-        if "lucky" in put.head:
-            batch = put.head.get("batch", put.found.head.batch)
-            fence["sold"] = f"{put.head['lucky']} {batch or ''}"
-        writes = list(self._writes(keys_of(sku), put))
-        forgotten = [name for name, text in fence.items() if text == ""]
+            fence += ("held", str(max(0, put.found.head.held + put.units.held)))
         if forgotten:
-            writes.append(["HDEL", keys_of(sku).fence, *forgotten])
+            writes.append(["HDEL", at.fence, *forgotten])
         part: dict[str, object] = {
             "expect": {name: _text(value or None if name in _NUMBERS else value) for name, value in put.expect.items()},
             "batch": put.batch_id or "",
             "lucky": str(put.units.lucky),
             "writes": writes,
-            "fence": [text for name, value in fence.items() if value != "" for text in (name, value)],
+            "fence": fence,
         }
         if put.refused:
             part["refused"] = [text for pair in put.refused.items() for text in pair]
@@ -266,30 +268,14 @@ class RedisStorage(Storage):
         return part
 
     def _writes(self, at: Keys, put: Put) -> Iterator[list[str]]:
+        """The commands of a put; without what most have not, as there may be some hundred puts in a batch."""
         head, found = put.head, put.found
         for note in put.notes:
-            yield [
-                "XADD",
-                at.log,
-                "MAXLEN",
-                "~",
-                str(LOG_MAX),
-                "*",
-                *(text for pair in pack_note(note).items() for text in pair),
-            ]
+            fields = (text for pair in pack_note(note).items() for text in pair)
+            yield ["XADD", at.log, "MAXLEN", "~", str(LOG_MAX), "*", *fields]
         if put.clear or put.remove:
             # Not DEL: to free some million orders takes seconds, and blocks the server.
-            forgotten = (
-                at.buyers,
-                at.settled,
-                at.refused,
-                at.refused_before,
-                at.records,
-                at.due,
-                at.payments,
-                at.holders,
-            )
-            yield ["UNLINK", *forgotten, at.outbox, *((at.stock, at.lucky) if put.remove else ())]
+            yield ["UNLINK", *at.of_sale, *((at.stock, at.lucky) if put.remove else ())]
         if put.clear:
             # An empty stream keeps its last id: no number is used again, also if the clock was set back.
             yield ["UNLINK", at.orders]
@@ -304,18 +290,21 @@ class RedisStorage(Storage):
             yield ["XADD", at.orders, event.entry, *fields_of(event)]
         if put.erased is not None:
             yield from self._replacing(at, put, put.erased)
-        bought = {name: str(max(0, found.bought.get(name, 0) + units)) for name, units in put.bought.items()}
-        yield from _set(at.buyers, bought)
+        if put.bought:
+            had = found.bought.get
+            yield from _set(at.buyers, {name: str(max(0, had(name, 0) + units)) for name, units in put.bought.items()})
         yield from _set(at.settled, put.keys)
-        yield from _set(at.records, {number: text for number, (text, _) in put.records.items()})
         yield from _set(at.payments, put.payments)
-        yield from _set(at.holders, {name: number for name, number in put.holders.items() if number is not None})
-        yield from _some("HDEL", at.holders, [name for name, number in put.holders.items() if number is None])
-        records = {number: record for number, (_, record) in put.records.items()}
-        held = {number: str(one.due_ms) for number, one in records.items() if one.state is OrderState.HELD}
-        yield from _some("ZADD", at.due, [text for number, due_ms in held.items() for text in (due_ms, number)])
-        known = found.records.keys()
-        yield from _some("ZREM", at.due, [number for number in records if number not in held and number in known])
+        if put.holders:
+            yield from _set(at.holders, {name: number for name, number in put.holders.items() if number is not None})
+            yield from _some("HDEL", at.holders, [name for name, number in put.holders.items() if number is None])
+        if put.records:
+            yield from _set(at.records, {number: text for number, (text, _) in put.records.items()})
+            records = {number: record for number, (_, record) in put.records.items()}
+            held = {number: str(one.due_ms) for number, one in records.items() if one.state is OrderState.HELD}
+            yield from _some("ZADD", at.due, [text for number, due_ms in held.items() for text in (due_ms, number)])
+            over = [number for number in records if number not in held and number in found.records]
+            yield from _some("ZREM", at.due, over)
 
     async def _run_many(
         self,
@@ -591,9 +580,9 @@ class RedisStorage(Storage):
 def _asked(names: Names, is_number: Callable[[str], bool]) -> dict[str, object]:
     """What a script is asked for: without what is not."""
     own: dict[str, object] = {"buyers": names.buyers, "keys": names.keys, "payments": names.payments}
-    own |= {"numbers": names.numbers, "entries": [one for one in names.entries if is_number(one)]}
-    own["marks"] = names.marks
-    own |= {"holds": names.holds, "due": names.due}
+    own |= {"numbers": names.numbers, "marks": names.marks, "holds": names.holds, "due": names.due}
+    if names.entries:
+        own["entries"] = [one for one in names.entries if is_number(one)]
     return {name: value for name, value in own.items() if value}
 
 
@@ -608,7 +597,7 @@ def _events(sku: str, flat: Sequence[Any]) -> dict[str, Event]:
 
 
 def _set(key: str, values: Mapping[str, str]) -> Commands:
-    return _some("HSET", key, [text for pair in values.items() for text in pair])
+    return _some("HSET", key, [text for pair in values.items() for text in pair]) if values else []
 
 
 def _some(command: str, key: str, values: Sequence[str]) -> Commands:
