@@ -684,10 +684,12 @@ class StockStore:
         while len(found) < limit:
             page = await self.storage.page(sku, begin, self._place(until), size)
             began = [event.entry for event in page if values.begins(event)][: limit - len(found)]
-            if began:
-                looked = await self._found(sku, Names(numbers=began, holds=True))
-                looked.entries |= {event.entry: event for event in page}
-                found += [order for number in began if (order := self._order(sku, looked, number)) is not None]
+            events = {event.entry: event for event in page}
+            for at in range(0, len(began), _PAGE):
+                some = began[at : at + _PAGE]
+                looked = await self._found(sku, Names(numbers=some))
+                looked.entries = events
+                found += [order for number in some if (order := self._order(sku, looked, number)) is not None]
             if len(page) < size:
                 break
             begin, size = page[-1].entry, max(limit, _PAGE)  # many entries may begin no order

@@ -399,6 +399,39 @@ async def test_entries_that_begin_no_order_are_skipped_by_the_thousand(store: St
     assert (await client.info("commandstats"))["cmdstat_xrange"]["calls"] < 10
 
 
+async def test_orders_by_the_thousand(store: StockStore, client: Any) -> None:
+    """A page may have more orders than a script can look up at once."""
+    await store.set_stock("default", fence(1), 1)
+    (number,) = await sell(store, 2, 1)
+    (_, fields) = (await client.xrange("seckill:{default}:orders", number, number))[0]
+    async with client.pipeline() as pipe:
+        for _ in range(9000):
+            pipe.xadd("seckill:{default}:orders", fields)
+        await pipe.execute()
+    assert len(await store.orders("default", limit=10_000)) == 9001
+
+
+async def test_a_name_of_very_many_orders_is_erased(store: StockStore, client: Any) -> None:
+    """With their keys, in one step."""
+    await store.set_stock("default", fence(1), 1)
+    (number,) = await sell(store, 2, Sold(1, "ann", "k"))
+    (_, fields) = (await client.xrange("seckill:{default}:orders", number, number))[0]
+    settled = await client.hget("seckill:{default}:keys", "k")
+    async with client.pipeline() as pipe:
+        for one in range(9000):
+            pipe.xadd("seckill:{default}:orders", fields | {"key": f"k{one}"})
+            pipe.hset("seckill:{default}:keys", f"k{one}", settled)
+        await pipe.execute()
+
+    @asynccontextmanager
+    async def under() -> AsyncIterator[Fence]:
+        yield fence(3)
+
+    assert await store.erase("default", "ann", under) == 9001
+    assert {one.buyer for one in await store.orders("default", limit=10_000)} == {"erased"}
+    assert not [text for text in await client.hvals("seckill:{default}:keys") if "ann" in text]
+
+
 @pytest.mark.parametrize("units", ["05", "+5", "x", str(2**63 - 1)])
 async def test_a_buyers_count_that_is_no_number_writes_nothing(store: StockStore, client: Any, units: str) -> None:
     """A buyer's invalid count stops the whole batch before anything is decided."""

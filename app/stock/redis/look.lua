@@ -8,9 +8,18 @@
 -- that have none, and of the entries, {mark, secret, ...}}, or
 -- {"corrupt", key}. A list that was not asked for is empty.
 
+local AT_ONCE = 1000 -- Lua unpacks some thousand values at most
+
 local function values_of(hash, names)
   if not names or #names == 0 then return {} end
-  return redis.call("HMGET", hash, unpack(names))
+  if #names <= AT_ONCE then return redis.call("HMGET", hash, unpack(names)) end
+  local found = {}
+  for from = 1, #names, AT_ONCE do
+    local last = math.min(from + AT_ONCE - 1, #names)
+    local some = redis.call("HMGET", hash, unpack(names, from, last))
+    for i = from, last do found[i] = some[i - from + 1] end
+  end
+  return found
 end
 
 local function raise(key, fence, values, there)
@@ -25,7 +34,7 @@ end
 local function standing(key, numbers)
   local records, about, sales = {}, {}, {}
   if #numbers == 0 then return records, about, sales end
-  local found, buyers = redis.call("HMGET", key.records, unpack(numbers)), {}
+  local found, buyers = values_of(key.records, numbers), {}
   for i, number in ipairs(numbers) do
     local record = found[i]
     if record then

@@ -12,7 +12,15 @@ from uuid import uuid4
 from pydantic_core import to_json
 from typing_extensions import override
 
-from app.errors import ConfigurationError, ItemNotPossible, StockCorrupt, StockError, StockUnavailable, UnknownItem
+from app.errors import (
+    ConfigurationError,
+    ItemNotPossible,
+    StockChanged,
+    StockCorrupt,
+    StockError,
+    StockUnavailable,
+    UnknownItem,
+)
 from app.orders import DEFAULT_SKU, SKU_PATTERN, Event, OrderState
 from app.stock.batch import LAYOUT, Fence
 from app.stock.bulkhead import halves
@@ -460,7 +468,7 @@ class RedisStorage(Storage):
                 about = await redis.xinfo_stream(keys.orders)
                 await redis.execute_command("XSETID", name, about["last-generated-id"])
             if await redis.xlen(name) != await redis.xlen(keys.orders):
-                raise StockUnavailable("the journal was changed by other means while it was copied", untouched=True)
+                raise StockChanged("the journal was changed by other means while it was copied")
 
     def _replacing(self, at: Keys, put: Put, erased: Erased) -> Iterator[list[str]]:
         name, after = erased.state

@@ -383,18 +383,18 @@ class SqlStorage(Storage):
                 some = JOURNAL.c.entry.in_(entries[at : at + _AT_ONCE])
                 own = (JOURNAL.c.sku == sku, JOURNAL.c.sale == sale, some)
                 await connection.execute(update(JOURNAL).where(*own).values(buyer=ERASED))
-            keys = [(key, text) for _, key, text in put.erased.refused] + list(put.keys.items())
-            for key, text in keys:
-                own = (KEYS.c.sku == sku, KEYS.c.sale == sale, KEYS.c.name == key)
-                await connection.execute(update(KEYS).where(*own).values(body=text))
 
     async def _write_keys(self, connection: AsyncConnection, of: Mapping[str, tuple[Put, int]], write: Any) -> None:
         rows: list[dict[str, Any]] = []
         for sku, (put, sale) in of.items():
-            if put.erased is not None:
-                continue
             expires_ms = put.found.head.now_us // 1000 + self._refusal_ttl_ms
             own = {"sku": sku, "sale": sale}
+            if put.erased is not None:
+                texts: list[tuple[str, str, int | None]] = [(key, text, None) for key, text in put.keys.items()]
+                texts += [(key, text, expires_ms) for _, key, text in put.erased.refused]
+                named = ("name", "body", "expires_ms")
+                await write(self.server.upsert(KEYS), [own | dict(zip(named, one, strict=True)) for one in texts])
+                continue
             rows += [{**own, "name": key, "body": text, "expires_ms": None} for key, text in put.keys.items()]
             rows += [{**own, "name": key, "body": text, "expires_ms": expires_ms} for key, text in put.refused.items()]
             expired = [key for key in (*put.keys, *put.refused) if key in put.found.refused]
