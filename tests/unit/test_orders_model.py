@@ -283,10 +283,10 @@ class Book:
         if outcome is not None:
             if isinstance(wish, Hold) and wish.proven and buyer:
                 if buyer in begun:
-                    return told[begun[buyer]]
+                    return told[begun[buyer]]._replace(outcome="already_held")
                 own = self.open.get(buyer)
                 if own is not None and own.state == "held" and own.proven:
-                    return Said("held", own.quantity, own)
+                    return Said("already_held", own.quantity, own)
             return Said(outcome, wish.quantity)
         self.left -= wish.quantity
         order = Known("held" if hold else "sold", wish.quantity, buyer, request_id=wish.request_id)
