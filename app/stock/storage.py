@@ -9,7 +9,7 @@ if the head of their item is still as it was found. Each rule is in Python, once
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.errors import StockCorrupt, StockError, StockUnavailable, UnknownItem
 from app.orders import NO_UNITS, Event, Record, Units
@@ -123,12 +123,7 @@ class Erased:
 
 
 class Storage(ABC):
-    """The named things of all items. Methods raise `StockUnavailable`; those for several items return errors.
-
-    `guarded`: whether a put is refused that was decided on stale data.
-    """
-
-    guarded: ClassVar[bool] = True
+    """The named things of all items. Methods raise `StockUnavailable`; those for several items return errors."""
 
     def check(self, sku: str) -> None:  # noqa: B027 - most can hold any name
         """Raise `ItemNotPossible` unless an item of that name can be held."""
