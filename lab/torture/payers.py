@@ -46,7 +46,7 @@ _REGULARS: Final = 6
 _VISITS_OF_A_REGULAR: Final = 5
 _RESTOCKED: Final = 0.7  # share of the refunds of an order
 # What an answer says of itself: the rest is about the order.
-_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "replayed", "instance", "now"}
+_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "replayed", "instance", "now", "gives_back"}
 _OTHERS: Final = 50  # payments that are remembered
 
 

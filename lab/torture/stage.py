@@ -30,7 +30,7 @@ from lab.torture.proxy import Proxy
 _COUNTER: Final = re.compile(r"^seckill_((?:fenced|grants|batches|lease|fallback)[^ ]*_total[^ ]*) ([0-9.e+]+)$", re.M)
 # Marks of a read and of a commit on their way to the store, and of the answer for which the buyers wait.
 _OF_SQL: Final = (b"SET source=", b" batch=")
-_MARKS: Final = {REDIS: (b'"due_max":200,"source":', b'},"batch":"'), MYSQL: _OF_SQL, POSTGRES: _OF_SQL}
+_MARKS: Final = {REDIS: (b'"due_max":200,"source":', b'"lucky":'), MYSQL: _OF_SQL, POSTGRES: _OF_SQL}
 SENTINEL: Final = "redis-sentinel"
 CLUSTER: Final = "redis-cluster"
 POOLED: Final = f"{POSTGRES}-pgbouncer"

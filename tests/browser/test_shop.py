@@ -518,10 +518,10 @@ def test_an_order_has_a_page(boutique: Instance, visitors: Visitors) -> None:
     shows(page, state="Bought")
     item.set(5, new_sale=True, forget_orders="all")
     page.goto(address)
-    shows(page, state="The service does not know this order", when=facts["when"])
+    shows(page, state="We don't know this order", when=facts["when"])
     for odd in ("..", "phone~1-1~aa", "<img src=x onerror=alert(1)>~", "phone~" + 300 * "x", "/../stock~1"):
         page.goto(str(httpx.URL(f"{boutique.url}/shop/order", params={"id": odd})))
-        shows(page, state="The service does not know this order")
+        shows(page, state="We don't know this order")
     page.goto(f"{boutique.url}/shop/order")
     shows(page, item="No such order")
 

@@ -204,7 +204,9 @@ class Book:
     def batch(self, commands: list[Command]) -> list[Said]:
         held_before = any(one.state == "held" for one in self.orders)
         self.new, self.events, self.said_now = [], [], set()
-        self.open = {one.buyer: one for one in self.orders if one.state == "held" and one.buyer}
+        # The last hold that each buyer began, while it is open.
+        self.open = {one.buyer: one for one in self.orders if one.buyer and one.pay_by_ms}
+        self.open = {buyer: one for buyer, one in self.open.items() if one.state == "held"}
         being_paid = {one.number for one in commands if isinstance(one, Confirm)}
         for order in sorted(self.orders, key=lambda one: (one.due_ms, one.number)):
             if order.state == "held" and order.due_ms <= self.now_ms and order.number not in being_paid:
@@ -220,7 +222,8 @@ class Book:
                 told.append(self.repeat(command, before, settled=name in self.keys))
                 continue
             said = self.answer(command, begun, told)
-            shown = any(said is one for one in told)  # another one's hold of this batch: the next try will find it
+            # A hold of this very batch: the next try will find it.
+            shown = said.outcome == "already_held" and said.order in self.new
             told.append(said)
             if key and said.error is None:
                 seen[name] = Remembered(_without_key(command), said, shown)
@@ -751,7 +754,17 @@ def commands(  # noqa: PLR0911, PLR0912 - a case each
     elif n == 4 and one is not None:
         refund["name"], refund["later"] = one.name, m == 5
         refund["amount"] = None if m < 2 else (one.amount or 3) - 3 + m
-    return [Refund(*about, pick % 3 > 0, **refund)]
+    asked = Refund(*about, pick % 3 > 0, **refund)
+    return [Expire(SKU) if is_chosen_by_settle(order, asked) else asked]
+
+
+def is_chosen_by_settle(order: Known, wish: Refund) -> bool:
+    """Some went back while more is on its way, or is to go back of what nobody has counted: that is `settle`'s."""
+    if wish.later or wish.amount is None:
+        return False
+    if wish.name is not None:
+        return any(one.name == wish.name and one.amount is None and len(money.owes) > 1 for money, one in order.owing())
+    return any(one.state == "asked" for _, one in order.owing())
 
 
 def one_of_money_each(wishes: Iterable[Command]) -> Iterator[Command]:
