@@ -285,6 +285,7 @@ def test_a_signal_between_two_terms_is_not_lost(start: Start, mark: str) -> None
 
 def test_sighup_is_for_the_command(start: Start, url: str, tmp_path: Path) -> None:
     """One that has it read its configuration goes on, and ends by itself."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # else it is inherited, where the tests run under nohup
     up = f"trap 'echo read again; exit 4' HUP; touch {tmp_path}/up; while :; do sleep 0.1; done"
     run = start(url, "a", "--", "sh", "-c", up)
     eventually((tmp_path / "up").exists, "it runs")

@@ -770,7 +770,6 @@ async def test_close_leaves_no_connection(server: MariaDB) -> None:
         await store.set_stock("default", fence(1), 5)
         await asyncio.gather(*(store.level("default") for _ in range(20)))
         assert 0 < connections() <= 3
-        await until_swept(server)
         async with transaction(server) as run:
             await run("SELECT * FROM seckill_items FOR UPDATE")
             reading = asyncio.create_task(prepare(store, "default", fence(2), "b"))
