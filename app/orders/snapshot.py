@@ -30,7 +30,7 @@ class Settled:
     order: OrderId | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # nobody changes one; frozen, it would take three times as long to make
 class Snapshot:
     """The basis of a decision: an item at one moment."""
 

@@ -208,7 +208,11 @@ def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
 
 def ask(entries: Sequence[Entry]) -> Ask:
     """Return the questions that a decision on these commands has."""
-    keys, names, orders, payments, holds = list[str](), list[str](), list[str](), list[str](), False
+    keys: list[str] = []
+    names: list[str] = []
+    orders: list[str] = []
+    payments: list[str] = []
+    holds = False
     for entry in entries:
         command = entry.command
         if (key := command.key if type(command) is Purchase else key_of(command)) is not None:

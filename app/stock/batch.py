@@ -20,7 +20,7 @@ class Fence:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `Event`
 class Sold:
     """An order to write. `secret` makes its id impossible to guess, and is the same when the batch is sent again."""
 
@@ -49,7 +49,7 @@ class Refused:
     settled: Settled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `Event`
 class Batch:
     """The part of a commit that is about one item, written whole or not at all."""
 

@@ -16,18 +16,46 @@ def next_generation(generation: int, now_us: int, expected: Sequence[int] = ()) 
     return max(now_us // 1000, generation + 1, *(one + 1 for one in expected))
 
 
-def put_of(  # noqa: PLR0912, PLR0915 - a case each
+def put_of(
     sku: str, batch: Batch, numbers: Sequence[str], expect: Mapping[str, Value], *, instance: str, token: int
 ) -> Put:
     """What a batch writes of an item. `numbers`: those of its entries; see `Batch` for their order."""
+    # No generic is called here, and no function defined, which would be half of the time: there may be 500 in a batch.
     found: Found = batch.seen.basis
     head = found.head
     put = Put(found, expect, batch.batch_id)
     generation = head.generation or next_generation(0, head.now_us)
     if not head.generation:
         put.head |= {"generation": generation, "sale": generation, "layout": LAYOUT}
-    number = iter(numbers)
-    at, moved, bought = head.now_us / 1_000_000, list[Units](), dict[str, int]()
+    number, at = iter(numbers), head.now_us / 1_000_000
+    if batch.changes or batch.begun:
+        _put_records(put, sku, batch, number, instance=instance, token=token)
+    batch_id, epoch, facts, taken, bought = batch.batch_id, head.epoch, NO_FACTS, 0, put.bought
+    for sold in batch.sold:  # most orders: without a record, which would be as dear as the rest
+        entry, quantity, buyer = next(number), sold.quantity, sold.buyer
+        order, units = OrderId(sku, entry, sold.secret), Units(-quantity, 0, quantity)
+        own = (quantity, buyer, sold.key, at, instance, token, batch_id, epoch, units, facts)
+        put.entries.append(Entry(entry, EventKind.SOLD, order, 1, *own))
+        taken += quantity
+        if buyer is not None:
+            bought[buyer] = bought.get(buyer, 0) + quantity
+        if sold.key is not None:
+            settled = Settled("sold", sold.quantity, sold.buyer, OrderId(sku, entry, sold.secret))
+            put.keys[sold.key] = values.of_key(settled)
+    put.units = sum_of((put.units, Units(-taken, 0, taken)))
+    for refused in batch.refused:
+        put.refused[refused.key] = values.of_refusal(refused.settled, generation, head.now_us // 1000)
+    if batch.changes:  # what they move may add up to nothing
+        put.bought = {buyer: units for buyer, units in bought.items() if units}
+    if put.entries:
+        put.head |= {"last": put.entries[-1].entry, "tag": values.tag_of(values.last_secret(put.entries))}
+    return put
+
+
+def _put_records(put: Put, sku: str, batch: Batch, number: Iterator[str], *, instance: str, token: int) -> None:
+    """The orders of a batch that have records: those that change, then those that begin."""
+    head, moved, bought = put.found.head, list[Units](), put.bought
+    at = head.now_us / 1_000_000
 
     def append(
         kind: EventKind, record: Record, event: int, units: Units, key: str | None, facts: Mapping[str, object]
@@ -60,27 +88,9 @@ def put_of(  # noqa: PLR0912, PLR0915 - a case each
         if begun.key is not None:
             settled = Settled(record.state, record.quantity, record.buyer, OrderId(sku, entry, record.secret))
             put.keys[begun.key] = values.of_key(settled)
-    batch_id, epoch, facts = batch.batch_id, head.epoch, NO_FACTS
-    for sold in batch.sold:  # most orders: without a record, which would be as dear as the rest
-        entry, quantity, buyer = next(number), sold.quantity, sold.buyer
-        order, units = OrderId(sku, entry, sold.secret), Units(-quantity, 0, quantity)
-        own = (quantity, buyer, sold.key, at, instance, token, batch_id, epoch, units, facts)
-        put.entries.append(Entry(entry, EventKind.SOLD, order, 1, *own))
-        moved.append(units)
-        if buyer is not None:
-            bought[buyer] = bought.get(buyer, 0) + quantity
-        if sold.key is not None:
-            settled = Settled("sold", sold.quantity, sold.buyer, OrderId(sku, entry, sold.secret))
-            put.keys[sold.key] = values.of_key(settled)
-    for refused in batch.refused:
-        put.refused[refused.key] = values.of_refusal(refused.settled, generation, head.now_us // 1000)
     put.units = sum_of(moved)
-    put.bought = {buyer: units for buyer, units in bought.items() if units}
-    if put.entries:
-        put.head |= {"last": put.entries[-1].entry, "tag": values.tag_of(values.last_secret(put.entries))}
     if batch.changes:
         put.head["changes"] = head.changes + len(batch.changes)
-    return put
 
 
 def _keep_change(put: Put, change: OrderChange, entry: str) -> None:
@@ -95,7 +105,10 @@ def _keep_change(put: Put, change: OrderChange, entry: str) -> None:
 
 def sum_of(moved: Sequence[Units]) -> Units:
     """The units that some events move together."""
-    return Units(*map(sum, zip(*moved, strict=True))) if moved else Units()
+    stock = held = lucky = 0
+    for one in moved:
+        stock, held, lucky = stock + one.stock, held + one.held, lucky + one.lucky
+    return Units(stock, held, lucky)
 
 
 def numbers_of(put: Put) -> Iterator[str]:

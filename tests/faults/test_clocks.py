@@ -56,8 +56,7 @@ async def offer(http: httpx.AsyncClient, stock: int) -> None:
 
 
 async def warned(http: httpx.AsyncClient) -> list[str]:
-    answer = await http.get("/readyz")
-    assert answer.status_code == 200
+    answer = await eventually_async(lambda: http.get("/readyz"), until=lambda one: one.status_code == 200)
     return [warning for warning in answer.json()["warnings"] if "clock" in warning]
 
 

@@ -11,7 +11,7 @@ local NAMES = {
 local keys_used = 0
 local function keys_of_next_item()
   local key = {}
-  for i, name in ipairs(NAMES) do key[name] = KEYS[keys_used + i] end
+  for i = 1, #NAMES do key[NAMES[i]] = KEYS[keys_used + i] end
   keys_used = keys_used + #NAMES
   return key
 end
@@ -25,16 +25,18 @@ local FENCE = {
 
 local function read_fence(name)
   local values, fence = redis.call("HMGET", name, unpack(FENCE)), {}
-  for i, field in ipairs(FENCE) do fence[field] = values[i] or nil end
+  for i = 1, #FENCE do fence[FENCE[i]] = values[i] or nil end
   return values, fence
 end
 
 -- Whether a fence holds values that none of our scripts has written.
-local function odd(fence)
-  if not fence.source ~= not fence.token then return true end
-  for _, field in ipairs({"token", "generation", "sale", "epoch", "held", "changes", "erasures", "layout"}) do
-    local text = fence[field]
-    if text and not (#text <= 16 and string.match(text, "^%d+$")) then return true end
+local NUMBERS = {2, 8, 9, 10, 12, 13, 14, 15}  -- places in FENCE
+local function odd(values)
+  local last = values[5]
+  if not values[1] ~= not values[2] or (last and not (#last <= 41 and string.find(last, "^%d+%-%d+$"))) then return true end
+  for i = 1, #NUMBERS do
+    local text = values[NUMBERS[i]]
+    if text and (#text > 16 or text == "" or string.find(text, "%D")) then return true end
   end
 end
 
@@ -46,10 +48,9 @@ local function read_units(key)
   return stock, lucky
 end
 
-local function now()
-  local time = redis.call("TIME")
-  return time[1] * 1000 + math.floor(time[2] / 1000), time[1] .. string.format("%06d", time[2])
-end
+-- The time stands still in a script.
+local time = redis.call("TIME")
+local now_ms, now_us = time[1] * 1000 + math.floor(time[2] / 1000), time[1] .. string.format("%06d", time[2])
 
 -- The first key of an item that holds a foreign type.
 local KINDS = {

@@ -24,7 +24,7 @@ end
 
 local function raise(key, fence, values, there)
   local layout = not request.layout or not fence.generation or fence.layout == request.layout
-  if odd(fence) or not (there or fence.token) or not layout then return end
+  if not (there or fence.token) or not layout then return end
   if fence.source and (fence.source ~= request.source or tonumber(fence.token) > tonumber(request.token)) then return end
   redis.call("HSET", key.fence, "source", request.source, "token", request.token, "prepared", request.batch)
   values[1], values[2], values[3] = request.source, request.token, request.batch
@@ -33,7 +33,6 @@ end
 -- The records of some orders, the entries of those that have none, and what is noted of their buyers.
 local function standing(key, numbers)
   local records, about, sales = {}, {}, {}
-  if #numbers == 0 then return records, about, sales end
   local found, buyers = values_of(key.records, numbers), {}
   for i, number in ipairs(numbers) do
     local record = found[i]
@@ -64,9 +63,9 @@ end
 
 local function look(key, item)
   local values, fence = read_fence(key.fence)
+  if odd(values) then return {"corrupt", key.fence} end
   local stock, lucky = read_units(key)
   if request.token and not stock then item = {entries = item.entries, marks = item.marks} end  -- names that strangers invent cost nothing more
-  local now_ms, now_us = now()
   local buyers, keys = values_of(key.buyers, item.buyers), values_of(key.settled, item.keys)
   local refused, before = values_of(key.refused, item.keys), values_of(key.refused_before, item.keys)
   local payments, holders, due, first_due = values_of(key.payments, item.payments), {}, {}, false
@@ -101,7 +100,8 @@ local function look(key, item)
       also(text and string.match(text, "^%d+ %d+ (%d+%-%d+) "))
     end
   end
-  local records, about, sales = standing(key, numbers)
+  local records, about, sales = numbers, numbers, numbers
+  if #numbers > 0 then records, about, sales = standing(key, numbers) end
   for _, number in ipairs(item.entries or {}) do
     local entry = redis.call("XRANGE", key.orders, number, number)[1]
     if entry then
@@ -139,7 +139,6 @@ for _, item in ipairs(request.items) do
   if not done then
     local text = type(answer) == "table" and answer.err or tostring(answer)
     local odd = string.find(text, "WRONGTYPE", 1, true) and foreign_type(key)
-    if not odd and string.find(text, "Invalid stream ID", 1, true) then odd = key.fence end
     if not odd then return redis.error_reply(text) end
     answer = {"corrupt", odd}
   end

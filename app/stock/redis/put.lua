@@ -11,34 +11,40 @@ local TYPES = {
 }
 
 -- A script that fails half-way is not rolled back, so check first everything that could make a write fail: may we run
--- each command, and is its key of the right type?
+-- each command, and is its key of the right type? Of the keys themselves the server has asked at the call.
+local may = {}
+local function forbids(command)
+  local name = command[1]
+  if may[name] == nil then
+    may[name] = not redis.acl_check_cmd or redis.acl_check_cmd(unpack(command))  -- Redis 7
+  end
+  return not may[name]
+end
+
 local function refusal(key, item)
-  local asked = {[key.fence] = true, [key.lucky] = true}  -- of these the type is known, as they were read
-  local function ask(command)
-    local what = command[1] .. command[2]
-    if asked[what] then return end
-    asked[what] = true
-    if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(command)) then return {"forbidden", command[1]} end  -- Redis 7
-    if command[1] == "UNLINK" then
-      for i = 2, #command do asked[command[i]] = true end  -- whatever it was
-    end
-    local kind = TYPES[command[1]]
-    if not kind or asked[command[2]] then return end
-    asked[command[2]] = true
-    local found = redis.call("TYPE", command[2]).ok
-    if found ~= "none" and found ~= kind then return {"corrupt", command[2]} end
-  end
-  local needed = {{"HSET", key.fence, "a", "b"}, {"INCRBY", key.lucky, "1"}}
+  local known = {[key.fence] = true, [key.lucky] = true}  -- of these the type is known, as they were read
+  if forbids({"HSET", key.fence, "a", "b"}) then return {"forbidden", "HSET"} end
+  if forbids({"INCRBY", key.lucky, "1"}) then return {"forbidden", "INCRBY"} end
   if item.refused then
-    needed[#needed + 1] = {"HSET", key.refused, "a", "b"}
-    needed[#needed + 1] = {"RENAME", key.refused, key.refused_before}
-    needed[#needed + 1] = {"UNLINK", key.refused_before}
-    needed[#needed + 1] = {"PEXPIRE", key.refused, "1"}
+    for _, command in ipairs({
+      {"RENAME", key.refused, key.refused_before}, {"UNLINK", key.refused_before}, {"PEXPIRE", key.refused, "1"},
+    }) do
+      if forbids(command) then return {"forbidden", command[1]} end
+    end
+    local found = redis.call("TYPE", key.refused).ok
+    if found ~= "none" and found ~= "hash" then return {"corrupt", key.refused} end
   end
-  for _, commands in ipairs({needed, item.writes}) do
-    for _, command in ipairs(commands) do
-      local why = ask(command)
-      if why then return why end
+  for _, command in ipairs(item.writes) do
+    local name, of = command[1], command[2]
+    if forbids(command) then return {"forbidden", name} end
+    if name == "UNLINK" then
+      for i = 2, #command do known[command[i]] = true end  -- whatever it was
+    end
+    local kind = TYPES[name]
+    if kind and not known[of] then
+      known[of] = true
+      local found = redis.call("TYPE", of).ok
+      if found ~= "none" and found ~= kind then return {"corrupt", of} end
     end
   end
 end
@@ -65,13 +71,12 @@ local function put(key, item)
     redis.call("HSET", key.fence, "batch", fence.batch)
     return {"again"}
   end
-  if odd(fence) then return {"corrupt", key.fence} end
+  if odd(values) then return {"corrupt", key.fence} end
   local stock, lucky = read_units(key)
   for field, value in pairs(item.expect) do
     local found = fence[field]
     if field == "stock" then found = stock elseif field == "lucky" then found = lucky or "0" end
     if (found or "") ~= value then
-      local _, now_us = now()
       return {"not", values, stock, lucky or false, now_us}
     end
   end
@@ -88,7 +93,6 @@ local function put(key, item)
       if failed and not string.find(failed, "equal or smaller", 1, true) then error(reply) end
       if failed then
         redis.call("HDEL", key.fence, "last")
-        local _, now_us = now()
         return {"not", values, stock, lucky or false, now_us}
       end
       break

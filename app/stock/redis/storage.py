@@ -39,6 +39,7 @@ _AT_ONCE: Final = 500  # values of a command: Lua unpacks some thousands at most
 _LOOKS_PER_S: Final = 1000  # at journals of a Cluster, which can't be waited for together
 _LOOK_EVERY_S: Final = 0.1  # at most
 _NOTICES: Final = "seckill:notices"
+_ASKED: Final = ("buyers", "keys", "payments", "numbers", "marks", "holds", "due")
 _NUMBER: Final = re.compile(
     "(?:0|[1-9][0-9]{0,15})-(?:0|[1-9][0-9]{0,15}|18446744073709551615)"
 )  # the last one of its ms
@@ -163,12 +164,14 @@ class RedisStorage(Storage):
         head = self._head(sku, fence, stock, lucky, now_us, first_due)
         found = Found(head, due=due)
         at = keys_of(sku)
-        for buyer, units, holder in zip(about[::3], about[1::3], about[2::3], strict=True):
-            found.bought[buyer] = _whole(sku, at.buyers, units)
-            if holder:
-                found.holders[buyer] = holder
+        if about:
+            for buyer, units, holder in zip(about[::3], about[1::3], about[2::3], strict=True):
+                found.bought[buyer] = _whole(sku, at.buyers, units)
+                if holder:
+                    found.holders[buyer] = holder
         if buyers:
-            found.bought |= {name: _whole(sku, at.buyers, one) for name, one in _there(names.buyers, buyers)}
+            for name, one in _there(names.buyers, buyers):
+                found.bought[name] = _whole(sku, at.buyers, one)
         if keys:
             found.keys = dict(_there(names.keys, keys))
             found.refused = dict(_there(names.keys, before)) | dict(_there(names.keys, refused))
@@ -193,13 +196,8 @@ class RedisStorage(Storage):
         first_due: str | None = None,
     ) -> Head:
         at = keys_of(sku)
-        source, token, prepared, batch, last, tag, terms, generation, *more, written = values
-        sale, epoch, initial, held, changes, erasures, layout = more
-        for text in (token, generation, sale, epoch, held, changes, erasures, layout):
-            if text is not None and not (text.isdecimal() and len(text) <= _NUMBER_MAX):
-                raise _odd(sku, at.fence)
-        if (source is None) != (token is None) or (last is not None and not self.is_number(last)):
-            raise _odd(sku, at.fence)
+        source, token, prepared, batch, last, tag, terms, generation, sale, *more, written = values
+        epoch, initial, held, changes, erasures, layout = more
         sold = _whole(sku, at.lucky, lucky or "0")
         half = _HALF.fullmatch(written) if written else None
         began = int(generation or 0)
@@ -249,7 +247,8 @@ class RedisStorage(Storage):
     def _part(self, sku: str, put: Put) -> dict[str, object]:
         at, head = keys_of(sku), put.head
         writes = list(self._writes(at, put))
-        fence, forgotten = list[str](), list[str]()
+        fence: list[str] = []
+        forgotten: list[str] = []
         for name, value in head.items():
             if name == "sale" and value == head["generation"]:  # it says the same as the generation
                 forgotten.append(name)
@@ -587,11 +586,10 @@ class RedisStorage(Storage):
 
 def _asked(names: Names, is_number: Callable[[str], bool]) -> dict[str, object]:
     """What a script is asked for: without what is not."""
-    own: dict[str, object] = {"buyers": names.buyers, "keys": names.keys, "payments": names.payments}
-    own |= {"numbers": names.numbers, "marks": names.marks, "holds": names.holds, "due": names.due}
+    own: dict[str, object] = {name: value for name in _ASKED if (value := getattr(names, name))}
     if names.entries:
         own["entries"] = [one for one in names.entries if is_number(one)]
-    return {name: value for name, value in own.items() if value}
+    return own
 
 
 def _there(names: Sequence[str], values: Sequence[str | None]) -> Iterator[tuple[str, str]]:
