@@ -1,5 +1,6 @@
 """An instance is not ready on a server that may lose what it has acknowledged, and says which setting it is."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -8,10 +9,12 @@ import psycopg
 import pytest
 
 from app.errors import StockUnavailable
+from app.stock import Fence, registry
 from lab.servers import MariaDB, Postgres, Standby
+from lab.torture.proxy import Proxy
 from tests.harness.servers import optional
 from tests.harness.shop import client, shop
-from tests.harness.waiting import eventually_async
+from tests.harness.waiting import WITHIN_S, eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -84,3 +87,15 @@ async def test_a_setting_that_is_changed_is_seen_at_the_next_look() -> None:
                 await eventually_async(
                     lambda: http.get("/readyz"), until=lambda found, status=status: found.status_code == status
                 )
+
+
+async def test_a_silent_postgresql_is_left_at_the_deadline() -> None:
+    """It is not asked to cancel a statement first, which would take the driver ten seconds more."""
+    with optional(Postgres) as server, Proxy(server.port) as path:
+        store = registry.connect(server.url.replace(f":{server.port}", f":{path.port}"), "fence", timeout_s=WITHIN_S)
+        await store.set_stock("default", Fence(1, "etcd:1"), 5)
+        path.swallow(new_ones=True)
+        async with asyncio.timeout(5):
+            with pytest.raises(StockUnavailable, match="did not answer"):
+                await store.ping(timeout_s=0.2)
+        await store.close()

@@ -1,5 +1,6 @@
 """PostgreSQL, over psycopg."""
 
+import asyncio
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -14,9 +15,22 @@ from app.stock.sql.server import Server, keys_of, others_of, without_secrets
 
 try:
     import psycopg
-    from psycopg import conninfo
+    from psycopg import conninfo, waiting
 except ImportError:  # an extra: reported when a store is opened
     psycopg = None  # type: ignore[assignment]
+else:
+
+    class _Connection(psycopg.AsyncConnection[Any]):
+        """It ends at the deadline, and asks no server to cancel anything, as it may be silent for five more seconds."""
+
+        @override
+        async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+            try:
+                return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+            except asyncio.CancelledError:
+                self.pgconn.finish()
+                raise
+
 
 _SERIALIZATION: Final = "40"  # the class of a deadlock, and of a serialization failure
 _URL: Final = "postgres://user:password@host:5432/database, percent-escaped, with the options of libpq"
@@ -60,7 +74,7 @@ class PostgresServer(Server):
     @override
     async def connect(self) -> Any:
         # Nothing is prepared by name: a pooler may give each statement another session.
-        return await psycopg.AsyncConnection.connect(autocommit=True, prepare_threshold=None, **self._known)
+        return await _Connection.connect(autocommit=True, prepare_threshold=None, **self._known)
 
     @override
     def cut(self, driver: Any) -> None:

@@ -181,9 +181,10 @@ class Server(ABC):
             if not connection.invalidated and not connection.closed:
                 try:
                     await connection.exec_driver_sql("ROLLBACK")
-                except BaseException:  # cancelled in mid-protocol: the next answer would be the last question's
+                except BaseException as error:  # the next answer would be the last question's
                     await connection.invalidate()
-                    raise
+                    if not isinstance(error, Exception):
+                        raise
             raise
         await connection.exec_driver_sql("COMMIT")
 
