@@ -32,7 +32,7 @@ _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("extend", "extended"): ("extended",),
     ("extend", "already_extended"): ("extended",),
     ("extend", "confirmed"): ("confirmed",),
-    ("extend", "expired"): ("expired", "confirmed"),  # time was up, and a payment was in the same batch
+    ("extend", "expired"): ("expired", "confirmed", "amount_mismatch"),  # or time was up, with a payment in the batch
     ("extend", "cancelled"): ("cancelled",),
     ("extend", "refunded"): ("refunded",),
     ("cancel", "cancelled"): ("cancelled",),
