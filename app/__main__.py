@@ -12,7 +12,7 @@ def main() -> None:
     # This comes first, as PID 1 of a container is not ended by a signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     _open_closed()
-    gc.set_threshold(1_000_000)  # what the libraries make while they are loaded is no garbage,
+    gc.set_threshold(1_000_000)  # the objects that libraries make while they are loaded are no garbage,
     atexit.register(gc.freeze)  # and none to look for at the end either: together a third of the time of a command
     # redis-py loads OpenTelemetry's SDK wherever it is installed, for metrics that we don't ask it for: a fifth of the
     # time of a command. `opentelemetry-instrument` has loaded it before.

@@ -25,7 +25,7 @@ def best_guard(promised: Guarantees, system: str) -> Guard:
 
 
 def check(promised: Guarantees, settings: Settings) -> None:
-    """Raise `ConfigurationError` if the guard can't check what a lock with these guarantees grants.
+    """Raise `ConfigurationError` if the guard can't check the grants of a lock with these guarantees.
 
     A fallback sells without a lock for a while, which each guard of the store allows.
     """

@@ -44,7 +44,7 @@ from fencelock import FencelockError
 
 
 class SeckillError(Exception):
-    """Anything that this service raises for a reason that a caller may expect."""
+    """The base of all errors that a caller of this service may expect."""
 
 
 class ConfigurationError(SeckillError):
@@ -90,7 +90,7 @@ class NotInCatalogue(StockError):
 
 
 class HoursNotPossible(StockError):
-    """An item's sale would end before it starts, or in no year that can be kept; nothing was written."""
+    """An item's sale would end before it starts, or in a year that can't be stored; nothing was written."""
 
 
 class PriceNotPossible(StockError):
@@ -112,7 +112,7 @@ class ForeignFence(FenceRefused):
 class StockUnavailable(StockError):
     """The store can't be reached within the call's deadline; a write may or may not have been applied.
 
-    `untouched`: it has not been; no connection could be made, or the store refused before it did anything.
+    `untouched`: the write was not applied; no connection could be made, or the store refused before it did anything.
     """
 
     def __init__(self, text: str, *, untouched: bool = False) -> None:
@@ -135,11 +135,11 @@ class NoSuchOrder(SeckillError):
 
 
 class Overloaded(SeckillError):
-    """This instance has as many requests in hand as it takes at once, beside purchases."""
+    """This instance already has its greatest number of requests beside purchases in progress."""
 
 
 class TooManyListeners(SeckillError):
-    """This instance notifies as many listeners of changes as it is willing to."""
+    """This instance already notifies its greatest number of listeners."""
 
 
 class ProviderUnavailable(SeckillError):
@@ -149,7 +149,7 @@ class ProviderUnavailable(SeckillError):
 class CursorAhead(SeckillError):
     """Events that were read are in the journal no more: the store is older than it was.
 
-    `next`: the cursor with which to go on, at the first event of the items concerned.
+    `next`: the cursor to go on with, at the first event of the affected items.
     """
 
     def __init__(self, message: str, next_: str = "") -> None:
@@ -184,7 +184,7 @@ class OutcomeUnknown(SaleError):
 
 
 class TurnedAway(SaleError):
-    """A request that was refused before it was looked at; nothing was done."""
+    """A request that was refused unread; nothing was done."""
 
 
 class ForeignOrigin(TurnedAway):
@@ -215,4 +215,4 @@ class BuyerRequired(SaleError):
     """A limit per buyer is in force and the purchase names no buyer."""
 
 
-EXPECTED: Final = (SeckillError, FencelockError)  # what a sale may raise for a reason: `except EXPECTED as error:`
+EXPECTED: Final = (SeckillError, FencelockError)  # the errors that a sale may raise: `except EXPECTED as error:`

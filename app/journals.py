@@ -1,4 +1,4 @@
-"""The journals of all items: an instance follows them once, with one pace, for whoever reads them there.
+"""The journals of all items: an instance follows them once, at one pace, for all its readers.
 
     store --moved--> Journals: which items there are, and the level of each --> Followers, each with its own cursors
                                                                                    |
@@ -25,11 +25,11 @@ from app.stock import Level, StockStore
 
 _log = logging.getLogger(__name__)
 
-PAGE: Final = 500  # entries: some milliseconds of the loop that serves the buyers, too
+PAGE: Final = 500  # entries read at once: some milliseconds of the loop, which also serves buyers
 ITEMS_AT_ONCE: Final = 100
-EVERY_S: Final = 1.0  # that each follower has a turn at least, and new items are looked for
-_LEAST_S: Final = 0.05  # between two looks: a rush moves a journal a hundred times a second
-_ASKED_S: Final = 5.0  # that it goes on after somebody has asked
+EVERY_S: Final = 1.0  # after this time each follower looks, even without news, and new items are looked for
+_LEAST_S: Final = 0.05  # seconds between two looks, as a rush moves a journal a hundred times a second
+_ASKED_S: Final = 5.0  # for so long it goes on after the last question
 # In canonical form, and within what a store can compare.
 _ENTRY: Final = re.compile(r"(0|[1-9][0-9]{0,18})(-(0|[1-9][0-9]{0,18}))?")
 _LAST_OF_MS: Final = 2**64 - 1  # of a stream's entries
@@ -49,7 +49,7 @@ def rank(entry: str) -> tuple[int, ...]:
 
 
 def before(entry: str) -> str:
-    """Return a place behind which an entry is the first that there can be ("": the beginning)."""
+    """Return the place just before an entry ("": the beginning)."""
     *ms, last = rank(entry)
     if last:
         return "-".join(map(str, (*ms, last - 1)))
@@ -92,7 +92,7 @@ async def pages(
 
 
 class Follower:
-    """The items of which something is new since somebody took them; at first all of them."""
+    """The items with news since the last `moved`; at first all of them."""
 
     def __init__(self) -> None:
         self._new = set[str]()
@@ -105,7 +105,7 @@ class Follower:
             self._event.set()
 
     async def moved(self, within_s: float = EVERY_S) -> set[str]:
-        """Wait until there are any, at most so long, and take them."""
+        """Wait for items with news, at most that many seconds, and take them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._event.wait()
@@ -117,8 +117,8 @@ class Follower:
 class Journals:
     """Follows them while anybody in this instance wants it. It lives on one event loop.
 
-    `levels`: the level of each item when its journal moved last, or why it can't be read; empty while nobody follows.
-    `is_current`: whether that is so at the moment: it follows, and the store answers.
+    `levels`: each item's level at the last move of its journal, or its read error; empty while nobody follows.
+    `is_current`: whether the levels are up to date: it follows, and the store answers.
     """
 
     def __init__(self, store: StockStore, pace: Pace) -> None:
@@ -176,7 +176,7 @@ class Journals:
     async def _follow(self) -> None:
         """Follow all journals, from when somebody wants it until nobody does."""
         await self._wanted.wait()
-        # Whatever was missed meanwhile, or is another server's now, is looked at wholly; and which journal is odd.
+        # Read all levels anew, as entries may have been missed, or a journal may be damaged or on another server.
         await self._look(await self.items(), anew=True)
         looked_at = time.monotonic()
         try:
@@ -222,5 +222,5 @@ class Journals:
 
 
 def _end(level: Level | StockError | None) -> object:
-    """What must be the same for a journal not to have moved: its end and its sale, or why it can't be read."""
+    """The part of a level that changes when its journal moves: its end and its sale, or the read error."""
     return (level.sale, level.last_entry) if isinstance(level, Level) else str(level)

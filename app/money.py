@@ -29,7 +29,7 @@ def decimals(currency: str) -> int:
 def read(text: str) -> tuple[int, str]:
     """Parse an amount such as `499EUR` or `499.00 EUR`: the minor units, and the currency.
 
-    Raises `ValueError`, whose text says what is wrong with it.
+    Raises `ValueError`, whose text names the mistake.
     """
     match = _WRITTEN.fullmatch(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""An office: a job that one instance does for all of them, as long as its grant lasts."""
+"""An office: a job that one instance does for all instances, as long as its grant lasts."""
 
 import asyncio
 import logging
@@ -21,10 +21,10 @@ AnyWork = TypeVar("AnyWork", bound="Work")
 
 
 class Office(ABC, Generic[AnyGrant, AnyWork]):
-    """A candidate for an office, and in office once it is elected. It lives on one event loop.
+    """A candidate for an office, which works in it once it is elected. It lives on one event loop.
 
-    `elected()`: waits until it is, and gives the office up at the end of the block; `name`: the office's; `work`: that
-    of this instance, while it is in office.
+    `elected()`: a block that waits for the office, and gives it up at its end; `name`: the office's; `work`: this
+    instance's, while it is in office.
     """
 
     def __init__(self, name: str, elected: Callable[[], AbstractAsyncContextManager[AnyGrant]]) -> None:
@@ -80,7 +80,7 @@ class Work(Protocol):
     """The work of one term in office. What it knows ends with the term."""
 
     async def run(self) -> None:
-        """Work until the office is to be given up."""
+        """Work until the office has to be given up."""
 
 
 @asynccontextmanager

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 Answer = TypeVar("Answer")
 
 _SHARE: Final = 0.1  # of one core. With two instances, of which one sends, a twentieth of the sale's
-_BURST_S: Final = 0.01  # that is worked without a rest: a few events cost less than each of them alone
+_BURST_S: Final = 0.01  # seconds of work without a rest, as some events together cost less than each alone
 _DEBT_MAX_S: Final = 1.0
-_REST: Final = 20  # times as long as a look at the store took, while buyers wait here: 5 % of its time at most
+_REST: Final = 20  # rests this many times as long as a look at the store took, while buyers wait here: 5 % of the time
 _IDLE_REST: Final = 2  # buyers may wait elsewhere
 _REST_MAX_S: Final = 2.0  # a pause of the whole process looks like work
 
@@ -19,7 +19,7 @@ _REST_MAX_S: Final = 2.0  # a pause of the whole process looks like work
 class Pace:
     """The pace of all offices of an instance. It lives on one event loop.
 
-    Work that is counted has a share of the CPU; looks at the store have one of the time. `busy`: whether buyers wait.
+    Counted work has a share of the CPU, and looks at the store have a share of the time. `busy`: whether buyers wait.
     """
 
     def __init__(self, busy: Callable[[], bool]) -> None:
@@ -60,7 +60,7 @@ class Pace:
                     await asyncio.sleep(self._owed_s)
 
     async def rest_since(self, began: float) -> None:
-        """Rest after a look at the store that began then, by the monotonic clock: the longer, the longer it took."""
+        """Rest after a look at the store that began then (monotonic clock), in proportion to its time."""
         worked_s = time.monotonic() - began
         await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self.busy() else _IDLE_REST)))
 

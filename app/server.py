@@ -165,7 +165,7 @@ def _calm_garbage_collection() -> None:
     """Look for cycles less often: the objects of 20,000 waiting buyers are scanned in vain each time.
 
     Reference counts free nearly all that a purchase leaves. Not much less often, either: 100,000 objects at once take
-    20 ms, mostly under the lock, where most of them are made. docs/performance.md has what it gives.
+    20 ms, mostly under the lock, where most of them are made. docs/performance.md has the effect.
     """
     gc.collect()
     gc.freeze()
@@ -176,7 +176,7 @@ def raise_file_limit() -> int:
     """Raise the limit of open files as far as the system allows, and return it; each connected buyer is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft not in {resource.RLIM_INFINITY, hard}:
-        with contextlib.suppress(ValueError, OSError):  # macOS promises more than it gives
+        with contextlib.suppress(ValueError, OSError):  # macOS reports a higher limit than it grants
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else soft

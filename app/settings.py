@@ -23,7 +23,8 @@ from app.orders.terms import TERMS
 
 PREFIX = "SECKILL_"
 OPERATOR: Final = "operator"  # the name of the operator who has SECKILL_ADMIN_TOKEN
-# The settings that take several secrets, and what checks one. Alipay's and buyers' are checked by their readers.
+# The settings that take several secrets, and the check of one secret. Alipay's and buyers' are checked by their
+# readers.
 _SECRETS: Final[dict[str, Callable[[str], object]]] = {
     "webhook_secret": check_signing,
     "payments_secret": check_signing,
@@ -36,7 +37,7 @@ _SEVERAL: Final = "; several, separated by blanks: the new one first"
 
 
 class Guard(StrEnum):
-    """The guard that checks a write to the stock: a fencing token, a comparison with what was read, or nothing."""
+    """The guard that checks a write to the stock: a fencing token, a comparison with the read, or nothing."""
 
     FENCE = "fence"
     COMPARE = "compare"
@@ -505,7 +506,7 @@ def load(**overrides: Any) -> Settings:
     try:
         named = {name: value for name, value in overrides.items() if value is not None}
         return Settings(_secrets_dir=given.get(f"{PREFIX}SECRETS_DIR") or None, **named)
-    except SettingsError as error:  # which names the setting, and not what its file has
+    except SettingsError as error:  # which names the setting, and not the contents of its file
         raise ConfigurationError(f"{PREFIX}SECRETS_DIR: {error}") from None
     except ValidationError as error:
         raise ConfigurationError("\n".join(_line(part) for part in error.errors(include_input=False))) from None
@@ -537,7 +538,7 @@ def _mounted(given: Mapping[str, str | None]) -> list[str]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables, and mounted files, that look like ours and are not, each with what may have been meant."""
+    """Variables and mounted files that look like settings and are none, each with the setting that may be meant."""
     known = {_OF_CLIENTS, *(PREFIX + name.upper() for name in Settings.model_fields)}
     given = {**_of_file(), **os.environ}
     lines, mounted = [], _mounted(given)

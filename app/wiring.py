@@ -25,7 +25,7 @@ from app.stock import StockStore, registry
 from app.telemetry.observer import Observer, Observers
 from fencelock import Guarantees, LockBackend
 
-if TYPE_CHECKING:  # what only an instance needs would double the time of a command
+if TYPE_CHECKING:  # imports that only an instance needs would double the time of a command
     from app.cashier import Cashier, Provider
     from app.outbox.sender import Sender
     from app.outbox.webhook import Webhook
@@ -35,20 +35,17 @@ if TYPE_CHECKING:  # what only an instance needs would double the time of a comm
 
 @dataclass(frozen=True, slots=True)
 class Sale:
-    """A sale and all that it stands on: the buyers' side (`shop`), the operator's (`stock`, `orders`), and the parts.
+    """A sale and its parts."""
 
-    `auditor`, `senders` (one a receiver) and `cashier`: the candidates for these offices, as far as we are.
-    """
-
-    shop: Shop
-    stock: StockAdmin
+    shop: Shop  # for buyers
+    stock: StockAdmin  # for operators, as are the next two
     orders: OrderAdmin
     readiness: Readiness
     store: StockStore
-    journals: Journals
-    journal: Journal
-    auditor: Auditor | None
-    senders: "Sequence[Sender]" = ()
+    journals: Journals  # the entries of all items
+    journal: Journal  # the latest grants and events of this instance, for the control room
+    auditor: Auditor | None  # our candidate for this office, as are the next two; None: we don't stand
+    senders: "Sequence[Sender]" = ()  # one for each receiver
     cashier: "Cashier | None" = None
 
     async def audit(self, sku: str) -> Audit:
@@ -175,7 +172,7 @@ async def open_sale(
 ) -> AsyncIterator[Sale]:
     """A sale and all that it stands on; closed in order: buyers first, then locks, then the store.
 
-    `wrap`: makes the store that it uses of the one that is set.
+    `wrap`: wraps the store of the settings.
     """
     journal = Journal()
     observer = Observers([journal, *([metrics] if metrics else []), *traces_of(settings)])
@@ -228,7 +225,7 @@ async def open_sale(
             sale = Sale(shop, stock, orders, readiness, store, journals, journal, *candidates)
             if metrics is not None:
                 _measure(metrics, sale)
-            async with AsyncExitStack() as parts:  # a stop that is cancelled closes the others all the same
+            async with AsyncExitStack() as parts:  # if one stop is cancelled, the others are closed all the same
                 parts.push_async_callback(journals.close)
                 if auditor is not None and with_auditor:
                     parts.push_async_callback(auditor.close)
@@ -263,7 +260,7 @@ def _never_paid(settings: Settings) -> Callable[[int, str], str | None]:
 
 
 def _measure(metrics: "Metrics", sale: Sale) -> None:
-    """Let the metrics look at the parts of the sale at each scrape."""
+    """Let the metrics read the parts of the sale at each scrape."""
     shop, readiness, auditor, senders, cashier = sale.shop, sale.readiness, sale.auditor, sale.senders, sale.cashier
     metrics.watch_queues(lambda: shop.waiting_by_item)
     metrics.watch_blocked(lambda: shop.errors)

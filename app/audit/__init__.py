@@ -1,4 +1,4 @@
-"""Audits check that the numbers and the orders agree, and that no order that was seen is missing."""
+"""Audits check that the numbers and the orders agree, and that no known order is missing."""
 
 from app.audit.auditor import Auditor, AuditVerdict, audit, audit_items
 from app.audit.ledger import Audit

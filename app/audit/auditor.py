@@ -10,8 +10,8 @@ An item's state for the instances:
     sold --an order is missing--> halted --it is there again, or `accept-loss`--> sold
 
 Trust: a verdict is proclaimed under the leadership, so an auditor that was overtaken is not heard. It counts for three
-intervals after it was heard, by the hearer's own clock; then each instance goes by the orders that it has itself seen.
-A violation is looked at again before it is published, as a new sale may have begun between two reads.
+intervals after an instance has received it, by that instance's clock; then each instance trusts the orders that it has
+itself seen. A violation is checked again before it is published, as a new sale may have begun between two reads.
 
 Failures: after a death another instance is elected, reads the record, and adds everything up afresh. An auditor that
 can't look three times in a row gives the office up. While the lock system is away no verdict is heard.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AFRESH: Final = 20  # rounds after which all orders are read again, not only the new ones
-_FEW: Final = 10  # items of which nothing was sold: so many in each round, or as many as make all of them in `_AFRESH`
+_FEW: Final = 10  # idle items that are audited in a round; more if all would not have their turn in `_AFRESH` rounds
 _PATIENCE: Final = 3  # failed rounds in a row, after which another instance may try
 _AWAY_PAUSE_S: Final = 0.5
 _COMPARED_AT_ONCE: Final = 50  # orders of an item whose records are read
@@ -67,12 +67,12 @@ class AuditVerdict:
     """The auditor's findings of one round."""
 
     auditor: str  # the instance
-    at: float  # when the round began, in seconds since 1970; each item is as of a later moment
+    at: float  # when the round began, in seconds since 1970; each item was read a little later
     items: int
     orders: int
     violations: dict[str, int]  # their number by item, where there are any; the auditor's log has the details
     missing: tuple[str, ...] = ()  # items that lack orders; these are not sold
-    owed: int = 0  # payments that are to be given back, or of a wrong amount
+    owed: int = 0  # payments that are owed, or of a wrong amount
 
     @property
     def consistent(self) -> bool:
@@ -81,7 +81,7 @@ class AuditVerdict:
 
     @classmethod
     def parse(cls, text: str) -> "AuditVerdict | None":
-        """Read what an auditor has proclaimed; None if that is no verdict (yet)."""
+        """Read an auditor's proclamation; None if it is no verdict (yet)."""
         try:
             return _VERDICT.validate_json(text)
         except ValidationError:
@@ -109,7 +109,7 @@ async def _audited(level: Level, store: StockStore) -> Audit:
 
 
 async def _compared(ledger: Ledger, level: Level, store: StockStore) -> Audit:
-    """Compare, and read what the numbers can't tell: the records of money that went back, a hold without its end."""
+    """Compare, and read the records that no numbers show: money that went back, and holds without an end."""
     found = ledger.compare(level)
     for changed in ledger.payments.changed(_COMPARED_AT_ONCE):
         found.violations += ledger.payments.check(changed, await store.order(level.sku, changed))
@@ -139,7 +139,7 @@ async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[l
 class Auditor(Office["AsyncLeadership", "_Auditing"]):
     """A candidate for the office, and the auditor once it is elected.
 
-    `every_s`: seconds between two audits; missing orders are looked for each second. `instance`: our name.
+    `every_s`: seconds between two audits; the search for missing orders comes each second. `instance`: our name.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class Auditor(Office["AsyncLeadership", "_Auditing"]):
         self.instance = instance
         self.every_s = every_s
         self._observing: asyncio.Task[None] | None = None
-        self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
-        self._learned = False  # the orders that it misses: we notice ourselves that these are gone
-        self._heard_at = 0.0  # the verdict, by a clock of ours that nobody sets: the auditor's may be another
+        self.verdict: AuditVerdict | None = None  # the last verdict of any instance
+        self._learned = False  # the orders that it misses, so that we notice ourselves that they are gone
+        self._heard_at = 0.0  # when the verdict was heard, by our monotonic clock, as the auditor's may differ
 
     @property
     def fresh_verdict(self) -> AuditVerdict | None:
@@ -169,12 +169,12 @@ class Auditor(Office["AsyncLeadership", "_Auditing"]):
 
     @property
     def violations(self) -> int:
-        """The number of violations that the last audit found, whichever instance made it."""
+        """The number of violations in the last audit of any instance."""
         return sum(self.verdict.violations.values()) if self.verdict else 0
 
     @property
     def owed(self) -> int:
-        """The payments that are to be given back, or of a wrong amount, as the last audit found them."""
+        """The payments that the last audit found owed, or of a wrong amount."""
         return self.verdict.owed if self.verdict else 0
 
     @property
@@ -187,9 +187,9 @@ class Auditor(Office["AsyncLeadership", "_Auditing"]):
         return {sku: (level.stock, level.lucky) for sku, level in shown}
 
     def halted(self, sku: str) -> StockError | None:
-        """The reason why an item must not be sold: the auditor, whichever instance that is, misses orders of it.
+        """The reason why an item must not be sold: the auditor misses orders of it.
 
-        If none is heard any more, who would say that they are there again, or given up, our own look decides.
+        Without a verdict, which would also say that they are there again, or given up, our own look decides.
         """
         missing = () if self._learned and self.fresh_verdict is None else self.told_missing
         return StockBehind(behind(sku)) if missing and (sku in missing or _ALL in missing) else None
@@ -226,7 +226,7 @@ class Auditor(Office["AsyncLeadership", "_Auditing"]):
             yield leadership
 
     async def learn(self) -> None:
-        """Hold the store to the orders that auditors have seen. Raises `LockUnavailable`."""
+        """Refuse the store if it lacks orders that auditors have seen. Raises `LockUnavailable`."""
         await read_record(self._election, self.journals.store)
 
     async def _observe(self) -> None:
@@ -241,7 +241,7 @@ class Auditor(Office["AsyncLeadership", "_Auditing"]):
 
 
 class _Auditing:
-    """The auditor's work while it leads. `levels`: of each item when it was looked at last."""
+    """The auditor's work while it leads. `levels`: the level of each item at its last audit."""
 
     def __init__(self, auditor: Auditor, leadership: "AsyncLeadership") -> None:
         self._auditor = auditor
@@ -250,8 +250,8 @@ class _Auditing:
         self.levels: dict[str, Level] = {}
         self._found: dict[str, Audit] = {}
         self._ledgers: dict[str, Ledger] = {}
-        self._begun: dict[str, int] = {}  # the round in which an item's ledger was
-        self._due: set[str] = set()  # items that have moved since they were looked at
+        self._begun: dict[str, int] = {}  # the round in which an item's ledger was made
+        self._due: set[str] = set()  # items that have moved since their last audit
         self._rounds = self._failures = 0
         self._said: dict[str, int] = {}  # violations of an item that are in the log
         self._missing = auditor.told_missing  # until our own first look
@@ -281,7 +281,7 @@ class _Auditing:
                 suspects |= await follower.moved(0)
                 try:
                     marks = self._store.marks()
-                    await record.write(marks)  # first: others read there what is missed
+                    await record.write(marks)  # first: others read the missing orders there
                     # Of the others the last entry is there, says the follower.
                     seen = {} if _ALL in self._missing else seen
                     suspects.update(self._missing, (sku for sku, mark in marks.items() if seen.get(sku) != mark))
@@ -295,7 +295,7 @@ class _Auditing:
                 await asyncio.sleep(EVERY_S)
 
     async def _look_for_missing(self, suspects: set[str]) -> set[str]:
-        """Look whether these items lack orders; return those that could not be read."""
+        """Look whether these items lack orders; return the items that could not be read."""
         missing, unread = set(self._missing) - suspects, set[str]()
         for some in in_pages(sorted(suspects - {_ALL})):
             began = time.monotonic()
@@ -339,14 +339,14 @@ class _Auditing:
             self._auditor.observer.audited("consistent" if verdict.consistent else "violated")
 
     async def _look(self) -> None:
-        """Audit the items that have moved; those that were violated, and a few of the others in their turn, anew."""
+        """Audit the items that have moved, the violated ones, and a few of the others in turn."""
         there = set(await self._journals.items())
         self._rounds += 1
         for kept in (self._ledgers, self.levels, self._found, self._begun):
             for sku in kept.keys() - there:
                 del kept[sku]
         odd = {sku for sku, one in self._found.items() if one.violations}
-        few = islice(self._found, max(_FEW, math.ceil(len(there) / _AFRESH)))  # those that were looked at first
+        few = islice(self._found, max(_FEW, math.ceil(len(there) / _AFRESH)))  # the items that were audited longest ago
         anew = there & {*odd, *few, *self._missing}
         skus = sorted(there & self._due | there - self._found.keys() | anew)
         looked_at, said_at = 0, time.monotonic()
@@ -392,7 +392,7 @@ class _Auditing:
             self._found[sku] = one  # behind the others
 
     async def _look_at(self, sku: str, level: Level) -> Audit:
-        """Read what has come since the last look, and compare."""
+        """Read the entries since the last look, and compare."""
         self.levels[sku] = level
         one = await self._compare(sku, level)
         if one.violations and sku not in self._said:

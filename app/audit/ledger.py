@@ -1,4 +1,4 @@
-"""The audit, a pure function of what the store says: whether the numbers and the orders of an item agree."""
+"""The audit: whether the numbers and the orders of an item agree. It is a pure function of the store's data."""
 
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,8 +9,8 @@ from app.audit.payments import Payments
 from app.orders import Event, Order, OrderId, OrderState
 from app.stock import Level
 
-_CLOCK_S: Final = 1.0  # by which two readings of the store's clock may differ
-_MOST: Final = 10  # violations of orders that are described; one cause may have thousands
+_CLOCK_S: Final = 1.0  # seconds by which two readings of the store's clock may differ
+_MOST: Final = 10  # described violations of orders at most, as one cause may have thousands
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Ledger:
         self.lives, self.payments = Lives(self._violate), Payments(self._violate)
         self._units = self._held = 0
         self._units_per_instance: dict[str, int] = {}
-        self._keys: set[int] = set()  # their hashes: among a billion keys two collide with a probability of 3 %
+        self._keys: set[int] = set()  # the keys' hashes: among a billion keys two collide with a probability of 3 %
         self._token = self._epoch = 0
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
@@ -120,7 +120,7 @@ class Ledger:
         return number if level.now is not None and pay_by < min(level.now, level.now + level.due_in_s) else None
 
     def check_hold(self, level: Level, number: str, order: Order | None) -> list[str]:
-        """Check that the store will end such a hold: it is `order` there, as it was read after the level."""
+        """Check that the store will end a hold; `order` is the hold in the store, read after the level."""
         name = OrderId(level.sku, number).name
         if order is None:
             return [f"order {name} is held by its events, and is not there"]

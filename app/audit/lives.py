@@ -1,4 +1,4 @@
-"""How each order of a journal stands, by its events: none comes that can't, or is missing, or comes twice."""
+"""The state of each order of a journal, by its events: no event is impossible, missing or repeated."""
 
 from array import array
 from bisect import bisect_left
@@ -10,18 +10,21 @@ from app.orders import Event, EventKind, OrderState, life
 _STATES: Final = (None, *OrderState)
 _AT: Final = {state: at for at, state in enumerate(_STATES)}
 _BITS: Final = 3  # for a state
-_EVENTS_MAX: Final = (1 << 16 - _BITS) - 1  # of an order that are counted
+_EVENTS_MAX: Final = (1 << 16 - _BITS) - 1  # the limit of counted events of an order
 _SEQUENCE_BITS: Final = 22
 
 
 class Lives:
-    """The orders of an item: 10 bytes each, and some 200 more while one is held. `violate` is told what is wrong."""
+    """The orders of an item: 10 bytes each, and some 200 more while one is held.
+
+    It calls `violate` with each contradiction.
+    """
 
     def __init__(self, violate: Callable[[str], None]) -> None:
         self._violate = violate
         self._orders = array("Q")  # in the order in which they began
-        self._standing = array("H")  # of each its state, and how many events it has had
-        self.held: dict[str, float] = {}  # by number, until when the buyer is told to pay
+        self._standing = array("H")  # the state of each, and the number of its events
+        self.held: dict[str, float] = {}  # by number, the deadline that its buyer sees
 
     def add(self, event: Event) -> None:
         """Add the next event of the journal."""
@@ -50,7 +53,7 @@ class Lives:
             self.held.pop(number, None)
 
     def _find(self, place: int) -> tuple[int, OrderState | None, int]:
-        """Where an order is, its state, and how many events it has had; one that has none yet is put there."""
+        """The place of an order, its state, and the number of its events; a new order gets a place."""
         at = bisect_left(self._orders, place)
         if at == len(self._orders) or self._orders[at] != place:
             self._orders.insert(at, place)

@@ -1,4 +1,4 @@
-"""Where the money of a journal is: each payment is of one order, each refund stands as it may, and each sum adds up."""
+"""The money of a journal: each payment belongs to one order, each refund has a possible state, and each sum adds up."""
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
@@ -13,20 +13,21 @@ _NEW: Final = (EventKind.CONFIRMED, EventKind.AMOUNT_MISMATCH, EventKind.REFUND_
 
 
 class Payments:
-    """The payments of an item, some 150 bytes each, and some 500 more of an order of which money went back.
+    """The payments of an item: some 150 bytes each, and some 500 more for an order with refunds.
 
-    `violate` is told what is wrong. `owed`: the refunds that are owed, and payments of a wrong amount, by their order.
+    It calls `violate` with each contradiction. `owed`: the refunds that are owed, and payments of a wrong amount, by
+    their order.
     """
 
     def __init__(self, violate: Callable[[str], None]) -> None:
         self._violate = violate
-        self._owners: dict[int, int] = {}  # of each payment, by its hash, the hash of its order
+        self._owners: dict[int, int] = {}  # the hash of each payment's order, by the payment's hash
         self._paid: set[int] = set()  # orders with a payment that counts, by their hashes
         self._wrong: dict[OrderId, dict[str, Payment]] = {}
         self._refunds: dict[OrderId, dict[str, RefundState]] = {}
         self._sums: dict[OrderId, dict[str | None, dict[str, int]]] = {}
         self.owed: set[tuple[OrderId, str]] = set()
-        self._changed: dict[str, tuple[OrderId, int]] = {}  # by number, and how many events it has had
+        self._changed: dict[str, tuple[OrderId, int]] = {}  # by number, with the number of its events
 
     def add(self, event: Event) -> None:
         """Add the next event of the journal that is about a payment."""
@@ -36,7 +37,7 @@ class Payments:
         self._add_up(event)
         states = self._refunds.get(order, {})
         for told in map(refund_of, facts.get("refunds", ())):
-            name = f"{ref}\n{told.name}"  # a provider's own names may be those of one payment
+            name = f"{ref}\n{told.name}"  # a provider's own names of refunds count within a payment only
             before = states.get(name)
             if told.state not in NEXT[before]:
                 self._violate(
@@ -63,12 +64,12 @@ class Payments:
             self._violate(f"order {order.name}: payment {ref!r} counts, and another one did")
 
     def _add_up(self, event: Event) -> None:
-        """Add the changes to the sums, and compare with those that the event tells."""
+        """Add the changes to the sums, and compare them with the sums in the event."""
         order, facts = event.order, event.facts
         told = {one["currency"]: {name: one[name] for name in _SUMS} for one in facts["sums"]}
         before = self._sums.get(order)
         was_paid = before is None and hash(order.number) in self._paid
-        now = told if was_paid else before or {}  # of orders that were only paid, no sums are kept
+        now = told if was_paid else before or {}  # no sums are kept of orders that were only paid
         for one in () if was_paid else facts["changes"]:
             sums = now.setdefault(one["currency"], dict.fromkeys(_SUMS, 0))
             for name in _SUMS:
@@ -86,7 +87,7 @@ class Payments:
         return list(islice(self._changed, most))
 
     def check(self, number: str, found: Order | None) -> list[str]:
-        """Compare an order with what its events say; it was read after them."""
+        """Compare an order with its events; it was read after them."""
         order, events = self._changed.pop(number)
         if found is None:
             return [f"order {order.name} has money by its events, and is not there"]

@@ -16,7 +16,7 @@ _ITEMS_MAX: Final = 10_000
 
 
 async def read_record(election: "AsyncElection", store: StockStore) -> None:
-    """Hold the store to the orders that auditors have seen there. Raises `LockUnavailable`."""
+    """Refuse the store if it lacks orders that auditors have seen there. Raises `LockUnavailable`."""
     text = await election.recorded()
     odd: Exception | None = None
     try:
@@ -26,7 +26,7 @@ async def read_record(election: "AsyncElection", store: StockStore) -> None:
     for sku, mark in marks.items():
         try:
             store.expect(str(sku), str(mark))
-        except ValueError as error:  # the others are held to all the same
+        except ValueError as error:  # the other orders of the record must be there all the same
             odd = error
     if odd is not None:
         # The record is of another store or program, and is replaced once an auditor has seen an order.

@@ -1,15 +1,7 @@
-"""The cashier gives back what is owed: the elected instance asks the payment provider for each refund, once.
+"""The cashier gives back the money that is owed: one elected instance asks the payment provider, once for each refund.
 
-    owed --request--> requested --the provider has done it--> refunded
-                        |   ^
-        can't be done   |   | an operator wants it tried again
-                        v   |
-                       failed
-
-A request is an event in the order's journal before the provider is asked, and its key at the provider is made of the
-order and the number of that event. So a cashier that takes over asks for the same thing with the same key, which is one
-refund for the provider, however often it is asked. What the provider refuses waits for an operator, with the reason.
-`cashier` is the office, `provider` what it needs of a provider, and `registry` knows which there are.
+`cashier` is the office and says how it works, `provider` is the interface of a provider, and `registry` has the
+providers by their settings.
 """
 
 from app.cashier.cashier import Cashier

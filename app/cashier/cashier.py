@@ -52,11 +52,11 @@ from fencelock import AsyncLocks, Grant
 
 _log = logging.getLogger(__name__)
 
-BY: Final = "the cashier"  # no operator's name: theirs have no blanks
+BY: Final = "the cashier"  # unlike any operator's name, which has no blanks
 _FIRST_WAIT_S: Final = 2.0
 _STUCK_WAIT_S: Final = 10.0
 _LONGEST_WAIT_S: Final = 600.0
-_ASK_AGAIN_S: Final = 3600.0  # what the shop has accepted, and never reported
+_ASK_AGAIN_S: Final = 3600.0  # a refund that the shop has accepted, and never reported
 _MINUTE_S: Final = 60.0
 _LOOKED_AT_ONCE: Final = 200  # orders of an item
 _OPEN: Final = (RefundState.DUE, RefundState.ASKED, RefundState.FAILED)
@@ -146,9 +146,9 @@ class _Refunding:
         self._grant = grant
         self._unread: set[str] = set()
         self._journals: dict[str, _Journal] = {}
-        self._tries: dict[str, int] = {}  # by the key of a wish whose outcome is not known yet
+        self._tries: dict[str, int] = {}  # tries, by the key of a refund whose outcome is not known yet
         self._accepted: dict[str, float] = {}  # by the refund's name, when to ask again (monotonic)
-        self._made: deque[float] = deque()  # when the last ones were asked for (monotonic)
+        self._made: deque[float] = deque()  # when the last refunds were requested (monotonic)
         self._closed_until = 0.0
         self.closed = ""
 
@@ -158,7 +158,7 @@ class _Refunding:
         return [one for journal in self._journals.values() for one in journal.owing.values()]
 
     async def run(self) -> None:
-        """Read what comes to the journals, and do what is owed."""
+        """Read new entries of the journals, and make the refunds that are owed."""
         _log.info("refunds are made at %s", self._cashier.provider.where)
         with self._all.followed() as follower:
             while True:
@@ -177,7 +177,7 @@ class _Refunding:
 
     @contextlib.contextmanager
     def _logged(self, sku: str) -> Iterator[None]:
-        """Have what goes wrong with an item stop no other."""
+        """Log an item's error, so that it doesn't stop the others."""
         try:
             yield
         except EXPECTED as error:
@@ -207,10 +207,10 @@ class _Refunding:
             one.due = time.monotonic() + wait_s
             del owing[number]
             if states != []:
-                owing[number] = one  # behind the others: those behind one that can't be helped have their turn
+                owing[number] = one  # behind the others, so that an order that can't be helped blocks none of them
 
     async def _read(self, sku: str, until: str | None, journal: _Journal) -> None:
-        """Note the orders of which something may be owed, by what is new in the journal."""
+        """Note the orders that may owe money, by the journal's new entries."""
         if journal.last == (until or ""):
             return
         try:
@@ -234,28 +234,29 @@ class _Refunding:
             except Unanswered as error:
                 if error.result.became is not Became.ACCEPTED:
                     return self._put_off(Wish(order.id, ref, ref, None, None), error.result)
-                continue  # one of this payment is under way there: a callback will tell
+                continue  # another refund of this payment is under way there: a callback will report it
             payment = order.record.payment(ref)
             for one in filter(_is_to_make, payment.open if payment is not None else ()):
                 if (wait_s := self._until_room_s()) > 0:
                     return wait_s
                 if (wait_s := self._accepted.get(one.name, 0.0) - time.monotonic()) > 0:
-                    waits_s.append(wait_s)  # the shop has it, and something else of the order is news
+                    waits_s.append(wait_s)  # the shop has this request, and another part of the order has changed
                     continue
                 answer = await self._shop.submit(RequestRefund(*order.id, one.name, BY))
                 now = answer.record.payment(ref) if answer.record else None
                 found = now.find(one.name) if now is not None else None
                 if found is None or found.state is not RefundState.ASKED:
                     if found != one:
-                        waits_s.append(0.0)  # it has changed meanwhile; else others come first
+                        waits_s.append(0.0)  # the order has changed meanwhile; else others come first
                     continue
                 currency = one.currency or (payment and payment.currency) or order.record.currency
                 waits_s.append(await self._make(Wish(order.id, one.name, ref, one.amount, currency, order.record.ref)))
         return min(waits_s)
 
     async def _compared(self, order: Order, ref: str) -> Order:
-        """Note what the provider has given back of a payment, and we don't know: of a store that came back older, or of
-        a callback that is on its way. It may be of another order that has the payment, too.
+        """Note refunds of a payment that only the provider knows: after a restore, or before a callback arrives.
+
+        They may belong to another order that has the payment, too.
         """
         made = await self._cashier.provider.made(ref)
         orders = sorted(await self._shop.paid_with(ref), key=lambda one: one.id) if made else []
@@ -281,7 +282,7 @@ class _Refunding:
         return max(self._closed_until - now, self._made[0] + _MINUTE_S - now if full else 0.0)
 
     async def _make(self, wish: Wish) -> float:
-        """Ask the provider, and note what became of it. Returns after how many seconds to ask again."""
+        """Ask the provider for the refund, and note the result. Returns after how many seconds to ask again."""
         self._made.append(time.monotonic())
         result = await self._cashier.provider.refund(wish)
         self._cashier.observer.refunded(str(result.became))
@@ -317,7 +318,10 @@ class _Refunding:
 
 
 def _is_news(event: Event, journal: _Journal) -> bool:
-    """Return whether an order is to be looked at, as something may be owed, or no more. Our own events are no news."""
+    """Return whether the event may have changed the order's debts, so that the order must be read.
+
+    Our own events are no news.
+    """
     if event.facts.get("by") == BY:
         return False
     owing = any(one["state"] in _OPEN for one in event.facts.get("refunds", ()))
@@ -325,5 +329,5 @@ def _is_news(event: Event, journal: _Journal) -> bool:
 
 
 def _is_to_make(one: PaymentRefund) -> bool:
-    """Whether the provider is to be asked for a refund; one that has failed waits for an operator."""
+    """Whether to ask the provider for a refund; a failed one waits for an operator."""
     return one.state in (RefundState.DUE, RefundState.ASKED)

@@ -1,4 +1,4 @@
-"""What the cashier needs of a payment provider."""
+"""The cashier's interface to a payment provider."""
 
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -28,8 +28,8 @@ class Became(StrEnum):
 
     DONE = "done"
     ACCEPTED = "accepted"  # a callback will tell
-    REFUSED = "refused"  # and will be again: an operator has to look
-    UNKNOWN = "unknown"  # no answer, or one that says to come again, or to look at what was made
+    REFUSED = "refused"  # and would refuse again: an operator has to look
+    UNKNOWN = "unknown"  # no answer, or a request to try again, or to look at the refunds that were made
 
 
 class Result(NamedTuple):
@@ -39,11 +39,14 @@ class Result(NamedTuple):
     why: str = ""  # the reason, for people
     closed: bool = False  # no other refund would get through either
     refund_id: str | None = None  # the provider's own; None: not reported
-    amount: int | None = None  # that was given back, in the minor unit of ISO 4217; None: not reported
+    amount: int | None = None  # the amount that was given back, in the minor unit of ISO 4217; None: not reported
 
 
 class Unanswered(Exception):
-    """The provider can't say what it has made. `result`: what came of the question; no refund is to be asked for."""
+    """The provider can't list the refunds that it has made.
+
+    `result`: of the question for its refunds; no refund may be requested.
+    """
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.why)
@@ -58,7 +61,7 @@ class Provider(Protocol):
     async def refund(self, wish: Wish) -> Result:
         """Ask for a refund. Calls with one key are one refund, also if one was cancelled, or its answer was lost.
 
-        A provider forgets its keys after a day or so: before the first call `made` tells whether there was another one.
+        A provider forgets its keys after a day or so: ask `made` before the first call whether the refund exists.
         """
 
     async def made(self, payment_ref: str) -> list[Report] | None:

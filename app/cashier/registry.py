@@ -41,7 +41,7 @@ def connect(
 
 
 def _api(host: str) -> str | None:
-    """The address of Stripe's API, if it is another one, as in a rehearsal."""
+    """The address of Stripe's API, if it isn't Stripe's own, as in a rehearsal."""
     if not host:
         return None
     scheme = "http" if urlsplit(f"//{host}").hostname in _LOOPBACK else "https"

@@ -1,4 +1,4 @@
-"""Refunds that the shop makes by itself: it is asked by a signed `refund.requested`, as an event is sent."""
+"""Refunds that the shop makes by itself: it gets a signed `refund.requested`, in the way of events."""
 
 import json
 from collections.abc import Sequence

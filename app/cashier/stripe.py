@@ -21,7 +21,7 @@ except ImportError:
 
 _PAGE: Final = 100
 _OBJECTS: Final = {"pi_": "payment_intent", "ch_": "charge", "py_": "charge"}
-_WAITS: Final = "requires_action"  # of the payer: a callback tells how it ends
+_WAITS: Final = "requires_action"  # it waits for the payer, and a callback will report the result
 _BECAME: Final = {Kind.REFUNDED: Became.DONE, Kind.REFUND_FAILED: Became.REFUSED}
 _LOST: Final = "lost"
 _ALREADY: Final = "charge_already_refunded"
@@ -29,7 +29,7 @@ _NONE: Final = "resource_missing"
 
 
 class _Http(library.AIOHTTPClient):
-    """Stripe's client as it is, except that an answer which breaks off leaves no connection open, and is an error."""
+    """Stripe's client, except that an answer which breaks off is an error, and closes the connection."""
 
     async def request_async(self, method: Any, url: Any, headers: Any, post_data: Any = None) -> Any:
         arguments, options = self._get_request_args_kwargs(method, url, headers, post_data)
@@ -43,8 +43,8 @@ class _Http(library.AIOHTTPClient):
 class Stripe:
     """Gives back payments of Stripe. It lives on one event loop.
 
-    `api`: another address of its API; `account`: the one of Connect's accounts that has the payments; `shared`: others
-    sell by this account, too, and ours is what names a hold.
+    `api`: another address of its API; `account`: the connected account that has the payments; `shared`: other products
+    use this account, too, and only payments that name a hold are ours.
     """
 
     def __init__(self, key: str, *, api: str | None, timeout_s: float, account: str = "", shared: bool = False) -> None:
@@ -96,13 +96,13 @@ class Stripe:
                 found = [one.to_dict() async for one in page.auto_paging_iter()]
             reports = [report_of(Kind.REFUNDED, of, of["id"], of.get("created")) for of in found]
             waits = (of["id"] for of in found if of.get("status") == _WAITS and "seckill" in inner(of, "metadata"))
-            if (ours := next(waits, None)) is not None:  # no report yet, and asked for again it would be a second one
+            if (ours := next(waits, None)) is not None:  # not reported yet: a second request would make a second refund
                 raise Unanswered(Result(Became.ACCEPTED, f"{ours} waits for its payer at Stripe", refund_id=ours))
         except ValueError as error:
             raise Unanswered(Result(Became.UNKNOWN, f"Stripe's refunds of {payment_ref}: {error}")) from None
         except (TimeoutError, library.StripeError) as error:
             if getattr(error, "code", None) == _NONE:
-                return []  # and it will refuse to give back what it doesn't have
+                return []  # and it will refuse to give back a payment that it doesn't have
             raise Unanswered(self._failed(error)._replace(became=Became.UNKNOWN)) from None
         return [one for one in reports if one is not None]
 
@@ -146,7 +146,7 @@ def _about(payment_ref: str) -> str | None:
 
 
 def _movement(kind: MovementKind, of: dict[str, Any], shared: bool) -> Movement | None:
-    """A line of Stripe's list, if it moved money, and not likely that of others.
+    """A line of Stripe's list, if it moved money, and is not likely another product's.
 
     A payment is called by its intent, or by its charge if it has none.
     """

@@ -1,4 +1,4 @@
-"""The `seckill` command, for operators; where the lab is installed, with its commands, too."""
+"""The `seckill` command, for operators, with the commands of the lab if that is installed."""
 
 import dataclasses
 import errno
@@ -25,7 +25,7 @@ _GROUPS: Final = {"stock": "stock", "orders": "orders", "buyers": "orders", "pay
 
 
 class _Commands(TyperGroup):
-    """The commands. A group is loaded when it is asked for, and those of the lab when no other has that name."""
+    """The commands. A group is loaded when it is asked for; a name that no group has may be a command of the lab."""
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -116,7 +116,7 @@ def log(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many lines.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """List operators' changes, the last one first: who, what, before and after."""
+    """List operators' changes, the last one first: the name, the change, before and after."""
     from app.cli import tables
 
     changes = with_sale(lambda sale: sale.stock.log(sku, limit=limit))
@@ -168,7 +168,7 @@ def locks(as_json: Json = False) -> None:
 def check(
     sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None, as_json: Json = False
 ) -> None:
-    """Audit the sale: do units left, units sold and orders agree, and does the store have what was acknowledged?
+    """Audit the sale: do units left, units sold and orders agree, and does the store have all acknowledged orders?
 
     Exit status 0 if so, 1 if not.
     """

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from app.settings import Settings
     from app.wiring import Sale
 
-HAS_LAB: Final = find_spec("lab") is not None  # the container and the wheel have none, as the service never needs it
+HAS_LAB: Final = find_spec("lab") is not None  # not in the container and the wheel, as the service never needs it
 
 Result = TypeVar("Result")
 
 _NAME_MAX: Final = 64
-_FAILED = 2  # could not be done; 1 is the answer "not consistent"
+_FAILED = 2  # the command could not be carried out; 1 is the answer "not consistent"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
@@ -32,7 +32,7 @@ By = Annotated[str, typer.Option(help="Who does it, for the log.", show_default=
 
 
 def say(message: str) -> int:
-    """Print lines on standard error; return the exit status of what can't be done."""
+    """Print lines on standard error; return the exit status of a command that can't be carried out."""
     for line in message.splitlines():
         print(f"seckill: {line}", file=sys.stderr)  # noqa: T201
     return _FAILED
@@ -89,7 +89,7 @@ def with_sale(work: "Callable[[Sale], Awaitable[Result]]") -> Result:
 
 
 def _settings() -> "tuple[Settings, str]":
-    """The user's settings, or those of a `seckill up` that runs here; and a hint for when no server answers."""
+    """The user's settings, or those of a running `seckill up`; and a hint for when no server answers."""
     if not HAS_LAB:
         from app.settings import load
 

@@ -60,7 +60,7 @@ def add_to(orders: typer.Typer) -> None:
         receiver: OneReceiver = None,
         by: By = "",
     ) -> None:
-        """Have events sent again. The sender does so within some seconds, or when there is one."""
+        """Have events sent again. The sender does so within some seconds, once there is a sender."""
         if (since is not None) == dead:
             raise typer.BadParameter("say either --since ENTRY or --dead")
 
@@ -110,7 +110,7 @@ async def undelivered(store: StockStore, sku: str) -> dict[str, int]:
 
 async def _behind(store: StockStore, sku: str, state: State) -> int:
     apart = [place.entry for one in state.parked.values() for place in one.places] + [one.entry for one in state.dead]
-    # Those of them that are behind the cursor are counted there.
+    # Dead and parked events behind the cursor are counted there.
     found = sum(rank(entry) <= rank(state.cursor) for entry in apart)
     with contextlib.suppress(EntryMissing):  # the sender says that
         async for some in pages(store, sku, state.cursor):

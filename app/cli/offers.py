@@ -1,4 +1,4 @@
-"""`seckill stock load`: a file says what is on sale; the difference is shown, and then made, item by item."""
+"""`seckill stock load` compares the stock with a file, shows the differences, and then makes them, item by item."""
 
 from collections.abc import Mapping
 from pathlib import Path

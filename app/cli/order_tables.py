@@ -56,7 +56,7 @@ def print_orders(orders: list[Order]) -> None:
 
 
 def print_life(order: Order, events: list[Event]) -> None:
-    """Print an order, its payments with their refunds, and what has happened to it; names are whole."""
+    """Print an order, its payments with their refunds, and its events, without shortening any name."""
     print_orders([order])
     console, record = Console(highlight=False), order.record
     found = [_payment(one) for one in record.payments]
@@ -71,16 +71,16 @@ def print_life(order: Order, events: list[Event]) -> None:
 
 
 def _payment(one: Payment) -> list[str]:
-    """A payment as it stands, and its refunds and disputes."""
+    """A payment with its refunds and disputes."""
     amount = "an unknown amount" if one.amount is None else money.written(one.amount, one.currency)
     parts = [part._asdict() for part in one.refunds] + [part._asdict() for part in one.disputes]
     return [f"payment {one.ref}: {amount}, {one.state}", *(_part(part, one.currency) for part in parts)]
 
 
 def _facts(facts: Mapping[str, Any], currency: str | None) -> Iterator[str]:
-    """The facts of an event in lines: its own, each refund and dispute, and the sums that are others now.
+    """The facts of an event in lines: its own, each refund and dispute, and the changed sums.
 
-    Amounts are in the currency of the event, but for what the order should have cost.
+    Amounts are in the currency of the event, except for the expected price.
     """
     its = facts.get("currency", currency)
     yield ", ".join(
@@ -103,7 +103,7 @@ def _fact(name: str, value: Any, currency: str | None) -> str:
 
 
 def _part(told: Mapping[str, Any], currency: str | None) -> str:
-    """A refund, or a dispute, as it stands."""
+    """A refund or a dispute in one line."""
     amount = (
         "all that is left"
         if told.get("amount") is None

@@ -26,7 +26,7 @@ buyers = typer.Typer(name="buyers", help="What is kept of buyers.", no_args_is_h
 
 events.add_to(orders)
 
-_NAME_BYTES: Final = 8  # of a part that is given back
+_NAME_BYTES: Final = 8  # for an amount that is given back
 _STATES: Final = (*(str(state) for state in OrderState), "attention")
 Sku = Annotated[str | None, typer.Option(help="The item; all of them without.")]
 Some = Annotated[int | None, typer.Option(min=1, help="Only so many of its units.")]
@@ -89,7 +89,7 @@ def _warn(unread: Sequence[str]) -> None:
 
 @orders.command("show")
 def orders_show(number: Number = None, ref: Ref = None, as_json: Json = False) -> None:
-    """Show an order, and all that has happened to it."""
+    """Show an order, and all its events."""
 
     async def look(sale: "Sale") -> tuple[Order, list[Event]]:
         order = await _chosen(sale, number, ref)
@@ -186,7 +186,7 @@ def orders_export(
 
 
 def _say_totals(totals: dict[str, Sums]) -> None:
-    """Say the sums of the orders, which `seckill payments reconcile` has, too."""
+    """Print the sums of the orders, which `seckill payments reconcile` has, too."""
     for currency, total in sorted(totals.items()):
         sums = (("paid", total.paid), ("given back", total.given_back), ("owed", total.owed), ("kept", total.kept))
         said = ", ".join(f"{name} {money.written(amount, currency or None)}" for name, amount in sums)
@@ -232,7 +232,7 @@ def orders_refund(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Note that money was given back: the provider does that, not this command. Exit status 1: nothing was noted.
+    """Note that money was given back; this command does not move any money. Exit status 1: nothing was noted.
 
     Parts add up, and end the order when all of the payment was given back.
     """

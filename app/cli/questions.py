@@ -18,7 +18,7 @@ from app.wiring import Sale
 
 
 async def is_meant(sale: Sale, sku: str) -> None:
-    """Ask whether an item is meant to be new, if there are others that it may be mistaken for."""
+    """Ask whether a new item is meant, if existing ones have similar names."""
     if sale.stock.catalogue is not None:
         return  # the catalogue knows all items
     try:

@@ -59,7 +59,7 @@ def _print(report: Report) -> None:
 
 
 def _show(table: Table) -> None:
-    """Print it as wide as it is: a sum that is cut is another one."""
+    """Print it in full width, as a shortened sum would be a wrong one."""
     Console(width=max(Console().width, Console(width=_WIDEST).measure(table).maximum)).print(table)
 
 
@@ -71,7 +71,7 @@ def _table(of: str) -> Table:
 
 
 def _row(name: str, sums: Sums) -> list[str]:
-    """A line. Orders are counted, but for the units to ship; each currency has a line of its own."""
+    """A line. Counts are orders, except the units to ship; each currency has a line of its own."""
     told = sums.told
     rate = "" if sums.conversion is None else f"{sums.conversion * 100:.0f}"
     counts = (sums.to_ship, sums.paid_orders, sums.unpaid_orders)

@@ -69,7 +69,7 @@ def stock_set(
 ) -> None:
     """Set the units left, and the item's terms. Units that were sold stay sold, unless it is a new sale.
 
-    `none`: no limit, no start, no end; `default`: as the settings have it for all items.
+    `none`: no limit, no start, no end; `default`: the value of the settings.
     """
     if export is not None and not new_sale:
         raise typer.BadParameter("goes with --new-sale", param_hint="--export")
@@ -110,9 +110,10 @@ def stock_load(
     yes: Yes = False,
     by: By = "",
 ) -> None:
-    """Make units and terms of items those of a file: shows the difference, asks, and changes item by item.
+    """Give items the units and terms of a file: shows the differences, asks, and changes item by item.
 
-    A field that the file lacks stays, and so do items that it doesn't name. It may be repeated, also during a sale.
+    Fields that the file lacks stay as they are, and so do items that it doesn't name. It may be repeated, also during a
+    sale.
     """
     from app.cli.offers import load  # with the reader of catalogues, which `pause` doesn't need
 
@@ -128,7 +129,7 @@ def stock_pause(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Sell nothing of an item for now. Buyers are told so, and the shop's page opens again by itself."""
+    """Sell nothing of an item for now. Buyers see that, and the shop's page opens again by itself."""
     for name, said in (("--text", text), ("--text-zh", text_zh or text)):
         if not 0 < len(said) <= PAUSED_MAX or not re.fullmatch(PAUSED_PATTERN, said):
             raise typer.BadParameter(f"a line of {PAUSED_MAX} characters at most", param_hint=name)
@@ -167,7 +168,7 @@ def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: 
             except StockError as error:
                 if not everything:
                     raise
-                statuses.append(say(f"{one}: {error}"))  # the others are changed all the same
+                statuses.append(say(f"{one}: {error}"))  # the other items are changed all the same
         if change.get("paused", "") is None:
             statuses.extend(_say_closed(sale, done))
         return done
@@ -226,7 +227,7 @@ def stock_accept_loss(
 ) -> None:
     """Sell on although the store has lost orders, when no complete copy of it is left.
 
-    Some buyers were told "sold" whose orders are gone, and their units are for sale again: set the stock accordingly.
+    Some buyers heard "sold", but their orders are gone, and their units are for sale again: set the stock accordingly.
     """
 
     async def accept(sale: "Sale") -> "list[Level]":

@@ -44,7 +44,7 @@ def print_log(changes: list[Change]) -> None:
 
 
 def print_audits(audits: list[Audit]) -> None:
-    """Print the numbers of each item, and under them its violations; of very many items only those that have some."""
+    """Print each item's numbers, and its violations below; of very many items only the violated ones."""
     console = Console()
     if len(audits) > _SHOWN_MAX:
         wrong = [one for one in audits if not one.consistent]
@@ -71,7 +71,7 @@ def print_audits(audits: list[Audit]) -> None:
 
 
 def foreign(text: str) -> str:
-    """Escape text of others, so that it is no markup of ours, and no command to a terminal."""
+    """Escape text that others have written, so that neither our markup nor a terminal obeys it."""
     return escape(printable(text))
 
 

@@ -27,7 +27,7 @@ def with_options(command: Command) -> Command:
 
 
 def read(given: Mapping[str, str | None]) -> TermsChange:
-    """Parse the options; one that is None changes nothing. Raises `typer.BadParameter`, which names the option."""
+    """Parse the options; None leaves a term as it is. Raises `typer.BadParameter`, which names the option."""
     try:
         return read_terms({option: text for option, text in given.items() if text is not None})
     except NotATerm as error:

@@ -11,28 +11,25 @@ from app.telemetry.observer import Observer
 
 _GRANTS: Final = 2_000
 _EVENTS: Final = 40
-_WITHIN_S: Final = 1.0  # the same again so soon is the same event
+_WITHIN_S: Final = 1.0  # within this time a repeated event is the same one
 
 
 @dataclass(frozen=True, slots=True)
 class GrantRecord:
-    """A grant of a lock. `at`: when it was acquired, in seconds since 1970; `held_s`: None while it is held.
-
-    `purchases` were decided under it, and `units` sold.
-    """
+    """A grant of a lock."""
 
     lock: str
     token: int
-    at: float
+    at: float  # when it was acquired, in seconds since 1970
     waited_s: float
-    held_s: float | None = None
-    purchases: int = 0
-    units: int = 0
+    held_s: float | None = None  # None while it is held
+    purchases: int = 0  # decided under it
+    units: int = 0  # sold under it
 
 
 @dataclass(slots=True)
 class Event:
-    """Something unusual. `number` grows; `times`: how often it happened about `at` (seconds since 1970)."""
+    """Something unusual. `number` grows; `times`: the number of repetitions around `at` (seconds since 1970)."""
 
     number: int
     at: float

@@ -18,26 +18,23 @@ _SAME_S: Final = 3.0  # two instances in use see the same event
 class Report:
     """The report of an instance about itself.
 
-    `number` grows with each report; `units`, `served`: sold, and buyers answered, since it was started; `waiting`:
-    buyers; `held`, `grants`: the grants that it has, and the last that it had; `pausing`: its next write will be held
-    back; `paused_s`: how long one has been; `lacks`: dependencies not available, by the names of `/readyz`; `port`:
-    where it listens, 0: not known; `rehearsal`: whether it obeys commands.
+    Counts are those since its start.
     """
 
     instance: str
-    number: int
-    units: int
-    waiting: int
+    number: int  # grows with each report
+    units: int  # sold
+    waiting: int  # buyers
     mode: str
-    held: list[GrantRecord]
-    grants: list[GrantRecord]
+    held: list[GrantRecord]  # the grants that it has
+    grants: list[GrantRecord]  # the latest grants that it had
     events: list[Event]
-    pausing: bool
-    paused_s: float
-    lacks: list[str] = field(default_factory=list)
-    port: int = 0
-    rehearsal: bool = False
-    served: int = 0
+    pausing: bool  # its next write will be delayed
+    paused_s: float  # for how many seconds more its write is delayed
+    lacks: list[str] = field(default_factory=list)  # dependencies that are not available, as `/readyz` names them
+    port: int = 0  # where it listens; 0: not known
+    rehearsal: bool = False  # whether it obeys commands
+    served: int = 0  # buyers answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,8 @@ class InstanceState:
 class PastGrant:
     """A grant that is over.
 
-    `handed_over_s`: from the end of the one before, or from when it was asked for, to its own beginning, by the
-    instances' clocks; None if the one before is not known, or was overtaken.
+    `handed_over_s`: seconds from the end of the grant before, or from the request, to its own beginning, by the
+    instances' clocks; None if the grant before is not known, or was overtaken.
     """
 
     instance: str
@@ -76,28 +73,22 @@ class InstanceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest first.
+    """The sale of an item at a moment, as one instance sees it, newest first."""
 
-    `rehearsal`: whether buyers can be sent, and the holder be paused; `guarded`: whether the
-    store refuses the write of a holder that was overtaken.
-    `level` is None and `store_error` says why, if the store doesn't answer, or (`missing`) has no such item; as do
-    `queue` and `lock_error`.
-    """
-
-    at: float
+    at: float  # in seconds since 1970
     instance: str
     sku: str
     lock: str
     lock_system: str
     lock_guarantees: Guarantees
-    rehearsal: bool
-    guarded: bool
+    rehearsal: bool  # whether an operator can send buyers, and pause the holder
+    guarded: bool  # whether the store refuses the write of a holder that was overtaken
     lease_ttl_s: float
-    level: Level | None
-    missing: bool
-    store_error: str | None
+    level: Level | None  # None: see `missing` and `store_error`
+    missing: bool  # the store has no such item
+    store_error: str | None  # why the store doesn't answer
     queue: list[Contender]
-    lock_error: str | None
+    lock_error: str | None  # why the lock system doesn't answer
     instances: list[InstanceState]
     grants: list[PastGrant]
     events: list[InstanceEvent]
@@ -147,7 +138,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The last two minutes of an item, as far as one instance knows of them, the oldest first."""
+    """The last two minutes of an item, as one instance knows them, the oldest first."""
 
     samples: list[Sample]
     grants: list[PastGrant]

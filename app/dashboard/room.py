@@ -1,7 +1,7 @@
 """The control room: all instances report themselves, and obey an operator's commands. No sale depends on it.
 
-Instances communicate only by notices in the store: each puts up a report of itself, twice a second, and the one that
-an operator uses, the operator's commands.
+Instances communicate only by notices in the store: each puts up a report of itself twice a second, and an operator's
+commands are notices, too.
 """
 
 import asyncio
@@ -43,21 +43,21 @@ _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 0.5
 _STALE_S: Final = 60.0  # an entry that has not changed for longer is removed
-_KNOWN_WITHIN_S: Final = 3.0  # after this a report found at the start is known to be alive or silent
-_COMMAND_S: Final = 10.0  # how long a command is up
+_KNOWN_WITHIN_S: Final = 3.0  # after this time it is known whether a report that was there at our start is alive
+_COMMAND_S: Final = 10.0  # for so long a command stands on the board
 _FRESH_S: Final = 3.0  # an older command is not obeyed; longer than the store's deadline
 _SAMPLE_EVERY_S: Final = 2.0
 _KEPT_S: Final = 120.0
 _GRANTS_KEPT: Final = 4_000
-_SKUS_KEPT: Final = 8  # items with samples: those that were viewed last
+_SKUS_KEPT: Final = 8  # the items that were viewed last have samples
 _GRANTS_TOLD_S: Final = 2.5  # a look comes once a second, and reports are half a second old
-_TOLD_WHOLE_S: Final = 2.5  # for so long after a viewer has come, reports are complete
+_TOLD_WHOLE_S: Final = 2.5  # for so long after viewers have come, reports are complete
 _GRANTS_TOLD: Final = 12  # at the least
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A task for instances, by their names: with a number, such as how many buyers to send, that says how much."""
+    """A task for instances, by their names, with a number, such as the number of buyers to send."""
 
     what: str
     sku: str
@@ -85,8 +85,8 @@ class ControlRoom:
     """An instance's part in the control room: reports, obeys, and draws the picture. It lives on one event loop.
 
     `obeys`: its commands, which an extension teaches it; that also sets `pausing` and `paused_until`: that our next
-    write will be held back, and until when one still is. `lease_ttl_s`: of the locks' leases; `lacks()`: the
-    dependencies that keep this instance from selling; `port`: where it listens.
+    write will be held back, and until when one still is. `lease_ttl_s`: the TTL of the locks' leases; `lacks()`: the
+    unavailable dependencies; `port`: where this instance listens.
     """
 
     def __init__(
@@ -111,20 +111,20 @@ class ControlRoom:
         self._port = port
         self._lacking: list[str] = []
         self._watch = Watch(journal)
-        self._samples: dict[str, deque[Sample]] = {DEFAULT_SKU: deque()}  # of the items that were looked at last
+        self._samples: dict[str, deque[Sample]] = {DEFAULT_SKU: deque()}  # samples of the items that were viewed last
         self._past: dict[str, dict[tuple[str, int, float], PastGrant]] = {}  # by lock: the grants that were seen
         self._number = 0
         self._mode = readiness.mode
         self._board: dict[str, _Notice] = {}
-        self._heard: set[str] | None = None  # commands that were up at the last look; None before the first one
-        self._said: set[str] = set()  # commands of ours that were not up yet
-        self._withdrawn: set[str] = set()  # commands that may be up although the store reported an error
+        self._heard: set[str] | None = None  # commands on the board at the last look; None before the first look
+        self._said: set[str] = set()  # commands of ours that are not on the board yet
+        self._withdrawn: set[str] = set()  # commands that may be on the board although the store reported an error
         self._looked_at = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self.obeys: dict[str, Callable[[Command, float], Coroutine[Any, Any, None]]] = {}  # by what is to be done
         self.pausing = 0
         self.paused_until = 0.0
-        self._knows = asyncio.Event()  # which reports are of instances that live
+        self._knows = asyncio.Event()  # tells which instances are alive
         self._knows_at = math.inf
         self._looked_since = math.inf
 
@@ -242,7 +242,7 @@ class ControlRoom:
     # -- what an operator says ---------------------------------------------------------------------------------------
 
     async def obeying(self) -> list[str]:
-        """The instances that obey commands, once we know which reports are of dead ones."""
+        """The instances that obey commands, once we know which of them are dead."""
         with suppress(TimeoutError):  # if the store does not answer, the caller's own call will fail
             async with asyncio.timeout(_KNOWN_WITHIN_S):
                 await self._knows.wait()
@@ -251,7 +251,7 @@ class ControlRoom:
     async def command(self, what: str, sku: str, each: dict[str, float], *, over_s: float = 0.0) -> None:
         """Have instances do something.
 
-        Raises what the store raises; then the task is withdrawn, and an instance that reads it late does not obey.
+        Raises the store's errors; then the task is withdrawn, and an instance that reads it late does not obey.
         """
         command = Command(what, sku, each, time.time(), over_s)
         name = _COMMAND + secrets.token_hex(8)
@@ -310,7 +310,7 @@ class ControlRoom:
                 continue
             if abs(late_s := time.time() - command.at) <= _FRESH_S:
                 self._obey(command)
-            else:  # it was late, and withdrawn; or the store came back older than it was
+            else:  # the command was late, and withdrawn; or the store came back older
                 _log.warning("a command came %.1f s late (or clocks are apart), and was not obeyed", late_s)
 
     def _report(self) -> Report:

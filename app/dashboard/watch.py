@@ -1,4 +1,4 @@
-"""Notices what no instance can report of itself: that it was overtaken, is silent, or can't be reached."""
+"""Notices events that no instance can report of itself: it was overtaken, is silent, or can't be reached."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -22,9 +22,9 @@ class Watch:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._doubted: dict[tuple[str, int], float] = {}  # a belief that the lock doesn't share, and since when
+        self._doubted: dict[tuple[str, int], float] = {}  # instances with a wrong belief, and since when
         self._told: dict[tuple[str, str, int], None] = {}
-        self._ends: dict[int, float] = {}  # by token: when its lease would have run out, as far as was seen
+        self._ends: dict[int, float] = {}  # by token, when its lease would have run out, by the last look
         self._silent: set[str] = set()
         self._present: set[str] = set()
         self._away: set[str] = set()
@@ -70,7 +70,10 @@ class Watch:
         instances: Sequence[InstanceState],
         grants: Sequence[PastGrant],
     ) -> None:
-        """Note instances that believe in a grant that is over, and the next holder. `now`: in seconds since 1970."""
+        """Note instances that wrongly believe that they still hold a lock, and the next holder.
+
+        `now`: in seconds since 1970.
+        """
         holders = {one.token: str(one.owner.get("instance")) for one in queue if one.holds}
         self._ends |= {one.token: now + (one.ttl_left_s or 0.0) for one in queue if one.holds}
         began = {held.token: held.at for state in instances for held in state.report.held if held.lock == lock}
@@ -94,7 +97,7 @@ class Watch:
     def _overtaken(
         self, name: str, token: int, now: float, grants: Mapping[int, tuple[str, float | None]], *, patient: bool
     ) -> None:
-        """Note that a lease has run out, and the next holder; `patient`: once that one has reported since when."""
+        """Note that a lease has run out, and the next holder; `patient`: wait for that holder's report."""
         heir = min((one for one in grants if one > token), default=None)
         by, at = grants[heir] if heir is not None else ("", None)
         self._once("ran_out", name, token, min(at or now, now, self._ends.get(token, now)) - 0.001)

@@ -1,4 +1,7 @@
-"""The service's own locks, beside those of fencelock: one that locks nothing, and one that the sale can do without."""
+"""The service's own locks, beside fencelock's:
+
+`none` locks nothing, and with the fallback a sale goes on without its lock.
+"""
 
 import fencelock
 

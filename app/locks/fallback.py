@@ -3,7 +3,7 @@
 A circuit breaker around a lock system, the articles' upgrade and downgrade: a lock in Redis as long as Redis is there,
 else the optimistic commit of MySQL, for a bounded number at once so that MySQL survives it. It is only as good as the
 store: each of its commits must find out by itself that another one was faster (`VersionedStockStore`). Then the lock
-prevents conflicts, not errors, and it does no harm that, for a moment, some sell locked and some unlocked.
+prevents conflicts, not errors, and for a moment some may sell with the lock and some without, which does no harm.
 """
 
 import asyncio
@@ -47,12 +47,12 @@ _LOOK_S: Final = 0.5  # the lock system is pinged this often
 _LONGEST_OPEN_S: Final = 10.0
 _POLL_S: Final = 0.05
 _PING_S: Final = 1.0
-_TTL_S: Final = 5.0  # of a grant without a lock: the renewer then looks whether its owner is still there
+_TTL_S: Final = 5.0  # the TTL of a grant without a lock, after which the renewer looks whether its owner is still there
 _WITHOUT: Final = "no lock"  # the source of such grants
 
 
 class _Connection(Connection):
-    """The lock while it can be had; else a grant with no lock behind it, whose token is 0."""
+    """Grants of the lock while its system answers; else grants without a lock, whose token is 0."""
 
     def __init__(self, backend: "FallbackBackend", inner: Connection) -> None:
         super().__init__(backend.terms)
@@ -80,7 +80,7 @@ class _Connection(Connection):
         if wait.cancel is not None:
             forgets.append(wait.cancel.subscribe(call_off.set))
         wait.wake = call_off
-        if wait.called_off:  # a moment ago, when nothing heard it
+        if wait.called_off:  # it was set a moment ago, when nobody was subscribed
             wait.check(name)
         inner = Wait(None if wait.wait_s is None else wait.left_s, call_off)
         try:
@@ -175,8 +175,8 @@ class _Slot:
 class FallbackBackend(LockBackend):
     """Wraps a backend that may be away.
 
-    `most`: how many grants without a lock this process may have at once; `on_change` hears "away" and "back". The lock
-    system is pinged twice a second; a call that finds it away counts, too.
+    `most`: the limit of grants without a lock at once in this process; `on_change` is called with "away" and "back".
+    The lock system is pinged twice a second; a call that finds it away counts, too.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The events that did not leave, for operators: what is parked or dead, and having it sent again."""
+"""Undelivered events, for operators: list the parked and dead ones, and send them again."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
@@ -13,20 +13,15 @@ from app.stock import Note, StockStore
 
 
 class Undelivered(NamedTuple):
-    """An order that is parked, or an event that is dead: tried no more, for a `receiver`.
-
-    `order`: its number, without the secret; `entry`: of the event that was refused; `events`: how many wait; `tries`:
-    since it was refused first, and `since`: when that was, or when it was given up; `next`: when it is tried again. All
-    in seconds since 1970.
-    """
+    """An order that is parked, or an event that is dead (not tried any more). Times are seconds since 1970."""
 
     state: Literal["parked", "dead"]
-    order: str
-    entry: str
-    events: int
-    tries: int | None
-    since: float
-    next: float | None
+    order: str  # its number, without the secret
+    entry: str  # the entry of the refused event
+    events: int  # that wait
+    tries: int | None  # since the first refusal
+    since: float  # the first refusal, or the moment when the event was given up
+    next: float | None  # the next try
     why: str
     receiver: str
 
@@ -34,7 +29,7 @@ class Undelivered(NamedTuple):
 async def receivers(
     store: StockStore, skus: Sequence[str], only: str | None = None, *, configured: Iterable[str] = ()
 ) -> list[str]:
-    """The receivers that are `configured`, and those with notes on these items; or `only` that one, if it is known.
+    """The `configured` receivers, and the receivers with notes on these items; or `only` this one, if it is among them.
 
     Raises `ConfigurationError`.
     """
@@ -47,18 +42,18 @@ async def receivers(
 
 
 async def states(store: StockStore, skus: Sequence[str], receiver: str) -> dict[str, State]:
-    """The notes of a receiver's sender on each item of which it has any that can be read."""
+    """The readable notes of a receiver's sender, by item."""
     found = {}
     for some in in_pages(skus):
         for sku, outbox in (await store.outbox(some, receiver)).items():
             if not isinstance(outbox, StockError) and outbox.text:
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a note that is not ours hides no other
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a note that we can't read hides no other
                     found[sku] = State.from_text(outbox.text)
     return found
 
 
 async def undelivered(store: StockStore, skus: Sequence[str], to: Sequence[str]) -> list[Undelivered]:
-    """What is parked or dead for these receivers, as their senders have noted it within the last second."""
+    """The parked and dead events of these receivers, as their senders have noted them within the last second."""
     found = []
     for receiver in to:
         for sku, state in (await states(store, skus, receiver)).items():
@@ -72,7 +67,7 @@ async def undelivered(store: StockStore, skus: Sequence[str], to: Sequence[str])
 
 
 async def replay(store: StockStore, skus: Sequence[str], wish: Wish, to: Sequence[str]) -> list[str]:
-    """Ask these receivers' senders to send events of these items again; returns those of which there are any."""
+    """Ask these receivers' senders to send events of these items again; returns the items that have such events."""
     asked = set()
     for receiver in to:
         some: Iterable[str] = skus

@@ -1,4 +1,4 @@
-"""Orders, for operators: find them, look at one's life, cancel and refund, remove a buyer's name."""
+"""Orders, for operators: find, show, cancel and refund them, and erase a buyer's name."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ class OrderAdmin:
         *,
         looked: Callable[[int], object] = lambda _: None,
     ) -> "Report":
-        """Add up the orders of an item, or of all; see `Report`. `looked`: is told at how many more it has looked.
+        """Add up the orders of an item, or of all; see `Report`. `looked`: called with the number of orders read.
 
         Raises `UnknownItem`, and `StockCorrupt` if orders can't be read.
         """
@@ -79,11 +79,11 @@ class OrderAdmin:
             for order in page.orders:
                 found.add(order)
             looked(page.looked)
-            await asyncio.sleep(clock() - began)  # buyers are served on this loop, too
+            await asyncio.sleep(clock() - began)  # this loop also serves buyers, so it rests between the orders
         return found
 
     async def named(self, sku: str | None) -> list[str]:
-        """The item of this name, or all of them. Raises `UnknownItem`: what is misspelt has nothing to be shown."""
+        """The item of this name, or all of them. Raises `UnknownItem` for a misspelt item."""
         if sku is None:
             return await self._store.items()
         found = (await self._store.levels([sku]))[sku]
@@ -100,7 +100,7 @@ class OrderAdmin:
         return await self._store.history(order.sku, order.record.number)
 
     async def since(self, order: Order) -> float:
-        """Since when an order stands as it does, in seconds since 1970."""
+        """When an order got its present state, in seconds since 1970."""
         if order.state in (OrderState.SOLD, OrderState.HELD):
             return order.sold_at
         at, state = order.sold_at, ""
@@ -110,14 +110,17 @@ class OrderAdmin:
         return at
 
     async def cancel(self, order: Order, *, by: str, units: int | None = None, message: str | None = None) -> Answer:
-        """Give back what an order holds, or some units of it (see `Cancel`). Raises what `Shop.submit` raises."""
+        """Give back the units that an order holds, or some of them (see `Cancel`). Raises what `Shop.submit` raises."""
         answer = await self._shop.submit(Cancel(*order.id, by, units=units, message=message))
         return await self._told(answer, CancelOutcome.CANCELLED, CancelOutcome.PARTLY_CANCELLED)
 
     async def refund(
         self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str, **about: Any
     ) -> Answer:
-        """Note that money was given back. `about`: see `Refund`. Raises what `Shop.submit` raises, and `ValueError`."""
+        """Note that money was given back.
+
+        `about`: see `Refund`. Raises the errors of `Shop.submit`, and `ValueError`.
+        """
         if (currency := about.pop("currency", None)) is not None:
             payment = meant(order.record, payment_ref, about.get("name"))
             its = payment.currency if payment is not None else order.record.currency
@@ -127,7 +130,7 @@ class OrderAdmin:
         return await self._told(answer, RefundOutcome.REFUNDED, RefundOutcome.PARTLY_REFUNDED)
 
     async def retry(self, order: Order, name: str | None = None, *, by: str) -> dict[str, RequestOutcome]:
-        """Request refunds anew that didn't work: this one, or all. Raises what `Shop.submit` raises."""
+        """Request failed refunds again: this one, or all. Raises what `Shop.submit` raises."""
         found: dict[str, RequestOutcome] = {}
         failed = [one.name for _, one in order.record.refunds if one.state is RefundState.FAILED]
         for one in failed if name is None else (name,):
@@ -137,7 +140,7 @@ class OrderAdmin:
         return found
 
     async def _told(self, answer: Answer, *done: AnyOutcome) -> Answer:
-        """Repeat what was done in this process's log."""
+        """Write the change to this process's log, too."""
         if answer.outcome in done and answer.order is not None:
             await tell(self._store, answer.order.sku)
         return answer

@@ -1,4 +1,4 @@
-"""Whether a sale can go on: what it stands on, the faults of its items, and who holds and awaits the locks."""
+"""Whether a sale can go on: its servers, the faults of its items, and the holders and waiters of its locks."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,7 @@ _LONG_S: Final = 1.0  # a grant is held for some milliseconds
 class Readiness:
     """The state of an instance's dependencies and of its items. It lives on the shop's event loop.
 
-    `learn` holds the store to the orders that other processes have seen (of the auditor's record); `clocks` are the
-    store's.
+    `learn` makes the store refuse items without the orders in the auditor's record; `clocks` are the store's.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Readiness:
 
     @property
     def lock_system(self) -> tuple[str, Guarantees]:
-        """The name of the lock system, and what it promises now."""
+        """The name of the lock system, and its guarantees now."""
         return self._locks.name, self._locks.guarantees
 
     @property
@@ -97,7 +96,7 @@ class Readiness:
         return self._locks.backend._renewing
 
     def pause_renewal(self, for_s: float) -> None:
-        """Renew no lease for some seconds, to show what the lock and the fence are for."""
+        """Renew no lease for some seconds, to show the use of the lock and the fence."""
         self._locks.backend._pause_renewal(for_s)
 
     async def ready(self, timeout_s: float) -> dict[str, str]:
@@ -136,12 +135,12 @@ class Readiness:
         return "ok"
 
     async def _writable_and_lasting(self, timeout_s: float) -> None:
-        await self._store.ensure_lasting(timeout_s=timeout_s)  # first: it says why a write would fail
+        await self._store.ensure_lasting(timeout_s=timeout_s)  # comes first, as it names the cause
         await self._store.ping(timeout_s=timeout_s)
         await self.look_at_clock(timeout_s=timeout_s)
 
     async def look_at_clock(self, *, timeout_s: float | None = None) -> None:
-        """Ask for the store's clocks; `clocks` says what is wrong with them, which is no reason not to sell."""
+        """Ask for the store's clocks. `clocks` reports a wrong clock; the sale goes on all the same."""
         asked = self.clocks.passed()
         self.clocks.hear(await self._store.clocks_ms(timeout_s=timeout_s), asked)
 

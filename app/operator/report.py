@@ -64,7 +64,7 @@ class Sums:
 
     @property
     def conversion(self) -> float | None:
-        """The share of the holds that were paid, of those that are over; None if there are none."""
+        """The share of paid holds among the holds that are over; None if none is over."""
         over = self.paid_orders + self.unpaid_orders
         return round(self.paid_orders / over, 4) if over else None
 
@@ -83,7 +83,7 @@ class Sums:
 
 
 class Report:
-    """Adds orders up. `since`: only those that began then or later.
+    """Adds orders up. `since`: only orders that began then or later.
 
     `zone`: that of the days; without it the offset of `since`, or UTC.
     """

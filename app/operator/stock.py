@@ -1,4 +1,4 @@
-"""The stock, for operators: set it, remove an item, and decide what only a person can."""
+"""The stock, for operators: set it, remove an item, accept a loss, and reset the fence."""
 
 import contextlib
 import dataclasses
@@ -62,14 +62,14 @@ class StockAdmin:
         return await self._store.items()
 
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
-        """Units left and sold of any number of items, or an error for an item that has one."""
+        """The levels of any number of items; for an item that can't be read its error."""
         found: dict[str, Level | StockError] = {}
         for first in range(0, len(skus), _AT_ONCE):
             found |= await self._store.levels(skus[first : first + _AT_ONCE])
         return found
 
     async def unpriced(self) -> list[str]:
-        """The items that have units left and no price: they are sold at once, for nothing."""
+        """The items with units left and without a price, which are sold at once, for nothing."""
         levels = await self.levels(await self.items())
         return [
             sku
@@ -93,7 +93,7 @@ class StockAdmin:
         return level
 
     async def difference(self, sku: str, offer: Offer) -> list[tuple[str, str, str]]:
-        """The fields that `put_on_sale` would change (`Offer.differs`). Raises what it would, if that is known."""
+        """The fields that `put_on_sale` would change (`Offer.differs`). Raises its errors, if they can be foreseen."""
         await self._refuse_unknown(sku)
         await self._refuse_odd_terms(sku, offer.terms)
         try:
@@ -106,7 +106,7 @@ class StockAdmin:
         return offer.differs(_units_of(level), level.terms)
 
     async def put_on_sale(self, sku: str, offer: Offer, *, by: str) -> Level:
-        """Make units and terms of an item those of an offer, while it is sold, too. Twice is once."""
+        """Give an item the units and terms of an offer, also while it is sold. Twice is once."""
         for _ in range(_TRIES):
             level = (await self._store.levels([sku]))[sku]
             if isinstance(level, UnknownItem):
@@ -127,7 +127,7 @@ class StockAdmin:
         raise StockNotAsExpected(f"units of {sku!r} are sold faster than some can be taken away; pause it first")
 
     def closed(self, level: Level) -> str | None:
-        """Say why nothing of an item is sold now, paused or not: its sale has ended or not begun; else None."""
+        """The reason why an item is not sold now, apart from a pause: its sale has ended or not begun; else None."""
         terms, now = self._shop.terms_of(level), time.time()
         if terms.ends_at and terms.ends_at <= now:
             return f"its sale has ended ({moments.written(terms.ends_at)})"
@@ -199,7 +199,7 @@ def _units_of(level: Level) -> int:
 
 
 def _more(level: Level, offer: Offer) -> int:
-    """How many units an offer has more than the item; less than 0 if some are to be taken away."""
+    """The units to add to an item so that it has an offer's; below 0: to take away."""
     more = 0 if offer.units is None else offer.units - _units_of(level)
     if level.stock + more < 0:
         gone = level.held + level.lucky
@@ -211,8 +211,8 @@ def _more(level: Level, offer: Offer) -> int:
 async def under(lock: AsyncLock, wait_s: float) -> AsyncIterator[Grant]:
     """Hold the lock for a command, which the store takes or refuses by its token.
 
-    A loss that comes to light when the lock is given back is no error: a command that is said to have failed is made
-    once more, and units would be added twice.
+    A loss of the lock that is noticed at the release is no error: an operator would repeat the command, and units would
+    be added twice.
     """
     grant = await lock.acquire(wait_s=wait_s)
     try:

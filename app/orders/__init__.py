@@ -1,4 +1,4 @@
-"""What an order is, how it changes, and by which rule.
+"""An order: its parts, its changes, and the rules.
 
     purchase --> sold ------------------------------------------+
                                                                 |  refund

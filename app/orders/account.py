@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
-_ANY: Final = 10**18  # more than any payment: for one whose amount was never reported
+_ANY: Final = 10**18  # more than any payment has, for a payment whose amount was never reported
 
 
 class PaymentState(StrEnum):
     """The role of a payment in its order."""
 
     COUNTS = "counts"
-    WRONG = "wrong"  # of another amount or currency than the price; an operator has to look while the order is held
+    WRONG = "wrong"  # its amount or currency is not the price's; an operator has to look while the order is held
     SECOND = "second"  # another one counts
     LATE = "late"  # the order had ended
 
@@ -33,8 +33,8 @@ class RefundState(StrEnum):
     ASKED = "asked"  # the provider is asked for it
     FAILED = "failed"  # an operator has to look
     GIVEN = "given"
-    BOUNCED = "bounced"  # it was given, and came back; another refund is owed for it
-    SETTLED = "settled"  # it is not owed under this name any more; in events only
+    BOUNCED = "bounced"  # the money was given, and came back; another refund is owed for it
+    SETTLED = "settled"  # not owed under this name any more; in events only
 
 
 OPEN: Final = (RefundState.ASKED, RefundState.FAILED, RefundState.DUE)  # it is owed
@@ -50,11 +50,11 @@ NEXT: Final[Mapping[RefundState | None, frozenset[RefundState]]] = {
 
 
 class Way(StrEnum):
-    """How it is known that a refund was given."""
+    """The source of the news that a refund was given."""
 
     PROVIDER = "provider"  # by the provider's report
-    NOTED = "noted"  # an operator has, of money that the provider gave back: it may say so itself
-    ELSEWHERE = "elsewhere"  # an operator has, of money that went back in another way: the provider knows nothing of it
+    NOTED = "noted"  # an operator noted the provider's refund; the provider may report it itself
+    ELSEWHERE = "elsewhere"  # an operator noted money that went back in another way, which the provider doesn't know
 
 
 class DisputeState(StrEnum):
@@ -80,7 +80,7 @@ class PaymentRefund(NamedTuple):
     # when it was given, asked for or came back, in seconds since 1970; by the provider's clock, when asked by the
     # store's
     at: float | None = None
-    units: int = 0  # of the order, if it is the price of some
+    units: int = 0  # units of the order, if the refund is the price of some
     currency: str | None = None  # None: the payment's
 
 
@@ -108,7 +108,7 @@ class Sums(NamedTuple):
         return self.paid - self.given_back
 
     def plus(self, other: "Sums", sign: int = 1) -> "Sums":
-        """Both together, or the change from the other one (`sign` -1)."""
+        """The sum of both, or the difference from the other (`sign` -1)."""
         paid, given_back, owed, disputed = (mine + sign * its for mine, its in zip(self[1:5], other[1:5], strict=True))
         return Sums(self.currency, paid, given_back, owed, disputed, self.unknown or other.unknown)
 
@@ -135,7 +135,7 @@ class Payment(NamedTuple):
 
     @property
     def given_back(self) -> int:
-        """The sum that went back, as far as it is known, also through a bank."""
+        """The known sum that went back, also through a bank."""
         given = (one.amount or 0 for one in self.refunds if one.state is RefundState.GIVEN and one.currency is None)
         return sum(given) + self.lost
 
@@ -156,7 +156,7 @@ class Payment(NamedTuple):
 
     @property
     def owed(self) -> int:
-        """The sum that is to be given back, as far as it is known."""
+        """The known sum that is owed."""
         return sum(one.amount or 0 for one in self.open if one.currency is None)
 
     @property
@@ -203,13 +203,13 @@ class Payment(NamedTuple):
                 yield Sums(one.currency, given_back=amount * given, owed=amount * (not given))
 
     def find(self, name: str | None, own: str | None = None) -> PaymentRefund | None:
-        """The refund with that id of the provider's own, or of that name, if it has no other id."""
+        """The refund with this id of the provider, or with this name, if it has no other id."""
         by_id = (one for one in self.refunds if own is not None and one.id == own)
         named = (one for one in self.refunds if name is not None and one.name == name)
         return next(by_id, next((one for one in named if None in (real(one.id), real(own))), None))
 
     def having(self, refund: PaymentRefund) -> Self:
-        """With a refund, or with the one of its name as it stands now."""
+        """The payment with this refund, in the place of the refund with its name, if any."""
         return self._replace(refunds=_put(self.refunds, refund))
 
     def without(self, *gone: PaymentRefund) -> Self:
@@ -219,7 +219,7 @@ class Payment(NamedTuple):
 
 
 PROVIDER: Final = "payment provider"  # `by`, if the provider says so; no operator's name has a blank
-NOTICE: Final = "notice "  # with the notice's name, if the provider reports no id
+NOTICE: Final = "notice "  # the beginning of an id that is made of the notice's name, if the provider reports none
 
 
 def real(own: str | None) -> str | None:
@@ -237,7 +237,7 @@ def _put(those: tuple[PaymentRefund, ...], new: PaymentRefund) -> tuple[PaymentR
 
 
 def sums(payments: Sequence[Payment], currency: str | None = None) -> dict[str | None, Sums]:
-    """The sums of some payments by currency, first those of the order's own `currency`."""
+    """The sums of some payments by currency; the order's own `currency` comes first."""
     found: dict[str | None, Sums] = {currency: Sums(currency)} if payments else {}
     for payment in payments:
         for one in payment.sums():
@@ -246,7 +246,7 @@ def sums(payments: Sequence[Payment], currency: str | None = None) -> dict[str |
 
 
 def add_up(totals: dict[str, Sums], more: Iterable[Sums]) -> None:
-    """Add sums to others, by their currency; "" is that of none."""
+    """Add sums to others, by their currency ("": none)."""
     for one in more:
         name = one.currency or ""
         totals[name] = totals.get(name, Sums(one.currency)).plus(one)
@@ -254,13 +254,13 @@ def add_up(totals: dict[str, Sums], more: Iterable[Sums]) -> None:
 
 def changes(before: Mapping[str | None, Sums], after: Mapping[str | None, Sums]) -> list[Sums]:
     """The differences between two sets of sums, by currency."""
-    currencies = dict.fromkeys((*after, *before))  # a payment may be reported again, in another one
+    currencies = dict.fromkeys((*after, *before))  # a payment may be reported again, in another currency
     moved = (after.get(one, Sums(one)).plus(before.get(one, Sums(one)), -1) for one in currencies)
     return [one for one in moved if any(one[1:5])]
 
 
 def differences(before: Sequence[PaymentRefund], after: Sequence[PaymentRefund]) -> list[PaymentRefund]:
-    """The refunds that are new or have changed; one that is gone is settled."""
+    """The refunds that are new or have changed; a refund that has vanished is settled."""
     was = {one.name: one for one in before}
     left = {one.name for one in after}
     gone = [one._replace(state=RefundState.SETTLED) for one in before if one.name not in left]

@@ -23,7 +23,8 @@ class Outcome(StrEnum):
 class HoldOutcome(StrEnum):
     """The outcome of a hold: its units, or why there are none.
 
-    `already_held`: nothing is held by this request; the buyer has the hold that is shown, and can't have more.
+    `already_held`: this request has held nothing; the buyer can't have more, and the answer shows the hold that they
+    have.
     """
 
     HELD = "held"
@@ -38,8 +39,8 @@ class HoldOutcome(StrEnum):
 class ConfirmOutcome(StrEnum):
     """The outcome of a payment.
 
-    `duplicate_payment`: another payment counts, and this one is to be given back; `payment_ref_in_use`: it is another
-    order's; `refund_due`: it came too late, and is to be given back; `amount_mismatch`: an operator has to look.
+    `duplicate_payment`: another payment counts, and this one is owed to the buyer; `payment_ref_in_use`: it belongs to
+    another order; `refund_due`: it came too late, and is owed; `amount_mismatch`: an operator has to look.
     """
 
     CONFIRMED = "confirmed"
@@ -111,7 +112,7 @@ class IncidentOutcome(StrEnum):
 
 
 class ExpiryOutcome(StrEnum):
-    """The outcome of an expiry: whether all holds that have expired were given back, or there are more."""
+    """The outcome of an expiry: all expired holds were given back, or there are more."""
 
     DONE = "done"
     MORE = "more"
@@ -145,8 +146,8 @@ class Purchase(NamedTuple):
     sku: str = DEFAULT_SKU
     buyer: str | None = None
     key: str | None = None  # the idempotency key: two purchases of an item with the same one are one
-    request_id: str | None = None  # if it is there, the order keeps it in a record
-    traceparent: str | None = None  # of W3C, kept beside the request's id
+    request_id: str | None = None  # if there is a request id, the order keeps it in a record
+    traceparent: str | None = None  # W3C's trace context, kept beside the request's id
 
 
 class Hold(NamedTuple):
@@ -195,14 +196,14 @@ class Cancel(NamedTuple):
     sku: str
     number: str
     secret: str
-    by: str = ""  # the operator, if one cancels for the buyer
+    by: str = ""  # the operator's name, if not the buyer cancels
     key: str | None = None
     units: int | None = None  # only so many of them; None: all
-    message: str | None = None  # names the wish: another one with the same name is the same
+    message: str | None = None  # its name: a request with the same name is the same
 
 
 class Refund(NamedTuple):
-    """An operator's word on money: it was given back, or is to be given back (`later`)."""
+    """An operator's note about money: it was given back, or has to be given back (`later`)."""
 
     sku: str
     number: str
@@ -211,11 +212,11 @@ class Refund(NamedTuple):
     payment_ref: str | None = None  # None: the order's payment, or all that are owed
     by: str = ""  # the operator
     amount: int | None = None  # in the minor unit of the payment's currency; None: all, or the price of the units
-    units: int | None = None  # only so many of the order's
-    message: str | None = None  # names the wish: another one with the same name is the same
-    later: bool = False  # it is owed from now on, and nothing went back yet
-    name: str | None = None  # of the owed refund that was given back; None: the first one that it settles
-    elsewhere: bool = False  # not at the provider, which will never report it
+    units: int | None = None  # only so many of the order's units
+    message: str | None = None  # its name: a request with the same name is the same
+    later: bool = False  # the money is owed from now on, and was not given back yet
+    name: str | None = None  # the name of the owed refund that was given back; None: the first one that fits
+    elsewhere: bool = False  # the money went back in another way, which the provider will never report
 
 
 class GivenBack(NamedTuple):
@@ -227,11 +228,11 @@ class GivenBack(NamedTuple):
     payment_ref: str
     by: str  # the provider, or the cashier
     amount: int | None = None  # of this refund
-    so_far: int | None = None  # or of all refunds until `at`; if neither is there, all of the payment went back
-    whole: bool = False  # all of the payment, in whichever currency the amount is
+    so_far: int | None = None  # the sum of all refunds until `at`; if neither is there, all of the payment went back
+    whole: bool = False  # all of the payment went back, whatever the currency of the amount
     currency: str | None = None  # None: the payment's
     refund_id: str | None = None  # the provider's own
-    name: str | None = None  # ours, if the provider repeats it
+    name: str | None = None  # our name of the refund, if the provider repeats it
     notice: str | None = None  # the notice's name, where the refund has none
     at: float | None = None  # by the provider's clock, in seconds since 1970
 
@@ -258,7 +259,7 @@ class Incident(NamedTuple):
     amount: int | None = None  # in the minor unit of `currency`
     refund_id: str | None = None  # the provider's own name of the refund or the dispute
     name: str | None = None  # ours, of the refund
-    message: str | None = None  # the notice's name, if nothing else tells it from another one
+    message: str | None = None  # the notice's name, if nothing else distinguishes it from another one
     why: str = ""  # the reason, for people
     by: str = ""
     at: float | None = None  # by the provider's clock, in seconds since 1970
@@ -303,12 +304,12 @@ _NOT_DONE: Final[dict[type[Command], str]] = {
 
 
 def not_done(command: Command) -> str:
-    """Say what has not happened, as the command was not decided."""
+    """Return the text for a command that was not decided: what has not happened."""
     return _NOT_DONE[type(command)]
 
 
 def in_doubt(command: Command) -> str:
-    """Say how the client learns what became of a command that was being written."""
+    """Return the text for a command that was being written: how the client learns its outcome."""
     if getattr(command, "key", None) is not None:
         return "the same idempotency key will tell"
     if isinstance(command, Purchase | Hold):
@@ -319,7 +320,7 @@ def in_doubt(command: Command) -> str:
 def key_of(command: Command) -> str | None:
     """The name under which the store remembers a command's idempotency key: each kind has keys of its own.
 
-    A purchase's is the key itself. The others begin with a blank, which no key has.
+    A purchase's is the key itself. Other names begin with a blank, which no key has.
     """
     if type(command) is Purchase:
         return command.key
@@ -328,12 +329,12 @@ def key_of(command: Command) -> str | None:
 
 
 def own_key(kept: str | None) -> str | None:
-    """The idempotency key as its client has said it: see `key_of`."""
+    """The idempotency key as the client sent it: see `key_of`."""
     return kept and kept.rpartition(" ")[2]
 
 
 def fingerprint(command: Command) -> tuple[int, str | None]:
-    """Return the part that commands with one key must share: quantity and buyer, or a digest of all that they say."""
+    """Return the part that commands with one key must share: quantity and buyer, or a digest of all fields."""
     if isinstance(command, Purchase | Hold):
         return command.quantity, command.buyer
     said = {name: value for name, value in command._asdict().items() if name != "key" and value is not None}

@@ -52,7 +52,7 @@ class Decision:
     repeats: int | None = None
     error: SeckillError | None = None  # no decision is possible
     begins: Record | None = None  # the new order, if it begins with a record
-    record: Record | None = None  # the order that it is about, as it stands then
+    record: Record | None = None  # the order of the command, in its new state
     refund: str | None = None  # the payment to give back
 
 
@@ -71,7 +71,7 @@ class Windows(NamedTuple):
 
     @property
     def lasting_s(self) -> float:
-        """How long a hold lasts at most: it may be extended as late as in its grace."""
+        """The longest time of a hold, which may be extended as late as in its grace."""
         return (self.hold_ms + self.pay_ms + 2 * self.grace_ms) / 1000
 
     @classmethod
@@ -130,10 +130,10 @@ def decide(
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
-    ones behind it. Expired holds go back first, except those whose payment is in this very batch. `limit_per_buyer` is
-    in units, 0 for none. `closed`: the outcome of each command that came outside of the hours, unless it is a repeat;
-    empty if none did. `due_by_ms`: a hold that is due later does not go back, whatever the store's clock says.
-    `fresh` makes names of refunds that no other refund has or will have.
+    ones behind it. Expired holds go back first, unless their payment is in this very batch. `limit_per_buyer` is in
+    units, 0 for none. `closed`: the outcome of each command that came outside of the hours, unless it is a repeat;
+    empty if none did. `due_by_ms`: a hold that is due later does not go back, even if the store's clock has passed its
+    end. `fresh` makes unique names of refunds.
     """
     now = _Now(snapshot, limit_per_buyer, windows, due_by_ms, fresh)
     more_due = snapshot.more_due
@@ -164,7 +164,7 @@ def decide(
 
 
 class _Now:
-    """The item as it stands in the middle of a batch."""
+    """The state of an item in the middle of a batch."""
 
     __slots__ = (
         *("_due_by_ms", "_fresh", "_limit", "_windows", "at_ms", "begun", "bought", "changes", "left"),
@@ -212,9 +212,10 @@ class _Now:
         return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
 
     def hold(self, wish: Hold, closed: Outcome | None, index: int) -> Decision:
-        """Hold units; a buyer who can't have them and has a hold already is shown that one.
+        """Hold units; show a buyer who can't have them the hold that they have already.
 
-        It is shown only to a proven buyer, if that hold was begun by one, too: it may be a stranger's in their name.
+        The hold is shown only to a proven buyer, and only if a proven buyer began it: else it may be a stranger's in
+        their name.
         """
         found = self._take(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
         if found is not SELL:
@@ -247,7 +248,7 @@ class _Now:
     # -- orders that are there ---------------------------------------------------------------------------------------
 
     def give_back(self, being_paid: set[str]) -> bool:
-        """Give back the units of holds that have expired, the oldest first; False if the last of them is not due."""
+        """Give back the units of expired holds, the oldest first; False if one is not due."""
         for number in self.snapshot.due:
             order = self.records.get(number)
             if order is not None and order.state is OrderState.HELD and number not in being_paid:
@@ -257,14 +258,14 @@ class _Now:
         return True
 
     def again(self, command: Command, settled: Settled) -> Decision:
-        """Answer a settled command once more, with its order as it stands."""
+        """Answer a settled command once more, with the present state of its order."""
         number = settled.order.number if settled.order else getattr(command, "number", "")
         order = self.records.get(number)
         if settled.order is None and order is not None and not _opens(command, order):
-            order = None  # it was not found the first time, for the same reason
+            order = None  # the first answer was "not found", for the same reason
         held = settled.outcome == HoldOutcome.HELD
         if held and order is not None and isinstance(command, Hold) and order.ref != command.ref:
-            return Decision(error=_reused())  # the order has its `ref`, which no fingerprint has
+            return Decision(error=_reused())  # the `ref` is in the order, and not in the key's fingerprint
         refund = _owed(order, command.payment_ref) if order is not None and isinstance(command, Confirm) else None
         return Decision(settled=settled, record=order, refund=refund)
 
@@ -300,7 +301,7 @@ class _Now:
         waits = order.state in (OrderState.HELD, OrderState.EXPIRED)
         amount = order.to_pay if paid.amount is None and waits else paid.amount
         told = Payment(ref, amount, paid.currency or order.currency)
-        payment = ref if owner is None else None  # else the order has it already, as one of a wrong amount
+        payment = ref if owner is None else None  # else the order has this payment already, as one of a wrong amount
         mismatch = _mismatch(order, told, paid.subtotal)
         if not waits or (mismatch and order.state is OrderState.EXPIRED):
             return self._decline(order, paid, told, payment)
@@ -420,7 +421,7 @@ def _said(told: Payment) -> dict[str, Any]:
 def _mismatch(order: Record, told: Payment, subtotal: int | None) -> dict[str, Any] | None:
     """Return the facts of a payment whose amount or currency is wrong; None if both are right.
 
-    With a subtotal that is compared: the amount has tax, shipping or a discount in it.
+    If there is a subtotal, that is compared, as the amount includes tax, shipping or a discount.
     """
     of_units = told.amount if subtotal is None else subtotal
     wrong = of_units is not None and order.to_pay is not None and of_units != order.to_pay

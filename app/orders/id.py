@@ -1,7 +1,7 @@
 """The id of an order. No other module knows how it is written.
 
-An id is the item, the order's number in that item's journal, and a secret: whoever knows the whole of it may look at
-the order, pay it and cancel it. Without the secret it is the order's name, for logs, files and operators.
+An id is the item, the order's number in that item's journal, and a secret: anybody who knows the whole id may see, pay
+and cancel the order. Without the secret it is the order's name, for logs, files and operators.
 """
 
 import re
@@ -54,12 +54,12 @@ class OrderId(NamedTuple):
 
     @staticmethod
     def sku_of(text: str) -> str:
-        """The item in what may be an id, whatever the rest of it is."""
+        """The item of a text that may be an id, even a damaged one."""
         return text.partition("~")[0]
 
     @staticmethod
     def cut(text: str) -> str:
-        """What may be an id, without what may be its secret: for logs."""
+        """A text that may be an id, without its secret, for logs."""
         return text.rpartition("~")[0] or text
 
     def opens(self, secret: str) -> bool:

@@ -1,4 +1,4 @@
-"""The life of an order: which event may come in which state, what it moves, and the record that it makes.
+"""The life of an order: the events that each state allows, the units that they move, and the records they make.
 
 `decision` and `refunds` choose the events; here are their effects. The auditor, and the judge in the lab, read
 journals by the same table.
@@ -54,7 +54,7 @@ _SOME_OF: Final = {
 
 
 def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Mapping[str, Any]) -> Step | None:
-    """The effect of an event; None if it may not come then. `quantity`: of the order, if `facts` name no units."""
+    """The effect of an event; None if it may not come then. `quantity`: the order's, if `facts` name no units."""
     about, count = facts.get("about"), facts.get("units", quantity)
     if state is not None and about == "units":
         found = _SOME_OF.get((state, kind))

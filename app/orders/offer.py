@@ -1,4 +1,4 @@
-"""The offer of an item, as a file says it: its units and terms, and how they differ from what there is."""
+"""The offer of an item in a file: its units and terms, and their differences from the stock."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -12,13 +12,13 @@ _MOST: Final = 10**12
 
 
 class Offer(NamedTuple):
-    """`units`: of the whole sale, held and sold ones included, None: as many as there are; `terms`: to set."""
+    """`units`: all of the sale, held and sold ones included (None: leave them); `terms`: to set."""
 
     units: int | None
     terms: TermsChange
 
     def differs(self, units: int | None, terms: Terms) -> list[tuple[str, str, str]]:
-        """Each field that differs from these units and terms: its name, and for people what is and what is to be."""
+        """Each field that differs from these units and terms: its name, and the old and the new value for people."""
         found = []
         if self.units is not None and self.units != units:
             found.append((UNITS, NONE if units is None else str(units), str(self.units)))
@@ -31,7 +31,7 @@ class Offer(NamedTuple):
 
 
 def read(fields: Mapping[str, Any]) -> Offer:
-    """Read the fields of an item, as TOML has them. Raises `NotATerm`, which names the field."""
+    """Read the fields of an item in a TOML file. Raises `NotATerm`, which names the field."""
     texts = {}
     for name, value in fields.items():
         if name not in FIELDS:

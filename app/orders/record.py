@@ -46,7 +46,7 @@ class EventKind(StrEnum):
     CANCELLED = "cancelled"
     REFUND_DUE = "refund_due"  # a payment that has to be given back
     REFUND_REQUESTED = "refund_requested"  # the provider is about to be asked to give it back
-    REFUND_FAILED = "refund_failed"  # it wasn't given back after all; an operator has to look
+    REFUND_FAILED = "refund_failed"  # a refund has failed, or came back; an operator has to look
     REFUND_NAMED = "refund_named"  # the provider has named a known refund, and no sum changes
     REFUNDED = "refunded"
     DISPUTED = "disputed"  # the buyer wants the money back from their bank
@@ -55,7 +55,7 @@ class EventKind(StrEnum):
 
 
 class Units(NamedTuple):
-    """Units that an event adds to those left, held and sold; below 0: that it takes."""
+    """The units that an event adds to left, held and sold ones; below 0: takes away."""
 
     stock: int = 0
     held: int = 0
@@ -67,14 +67,14 @@ NO_FACTS: Final[Mapping[str, Any]] = {}
 
 
 class Notice(NamedTuple):
-    """A wish or a notice that is remembered with its order for good, by its name, so that it is obeyed once."""
+    """A request or a notice that its order remembers for good, by its name, so that it counts once."""
 
     name: str
     outcome: str
 
 
 class Record(NamedTuple):
-    """How an order stands. The store keeps it beside the journal, where its events are, as a text of `to_text`.
+    """How an order stands. The store keeps it as a text (`to_text`), beside the journal with its events.
 
     `None`, 0, "" and () say that there is no such thing; moments are by the store's clock, in ms since 1970.
     """
@@ -86,16 +86,16 @@ class Record(NamedTuple):
     buyer: str | None = None
     ref: str | None = None  # the shop's own number
     pay_by_ms: int = 0  # the deadline that the buyer sees
-    due_ms: int = 0  # when its units go back: a grace later
+    due_ms: int = 0  # when its units go back: the grace after that deadline
     extended: bool = False  # the second window has begun
-    price: int | None = None  # of a unit, in the minor unit of `currency`
+    price: int | None = None  # the price of a unit, in the minor unit of `currency`
     currency: str | None = None  # ISO 4217
-    payments: tuple[Payment, ...] = ()  # all that were announced, with what went back of them
+    payments: tuple[Payment, ...] = ()  # all announced payments, with their refunds
     notices: tuple[Notice, ...] = ()
-    request_id: str | None = None  # of the request by which it began
+    request_id: str | None = None  # the id of the request that began it
     traceparent: str | None = None  # likewise (W3C)
     events: int = 1  # how many it has had
-    proven: bool = False  # it was certain who asked for it: they may be shown it again
+    proven: bool = False  # the buyer was proven when it began, so that it may be shown to them again
     unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
 
     @classmethod
@@ -116,7 +116,7 @@ class Record(NamedTuple):
 
     @property
     def origin(self) -> dict[str, str]:
-        """The facts that each event gives of the request by which the order began."""
+        """The facts in each event about the request that began the order."""
         own = {"request_id": self.request_id, "traceparent": self.traceparent}
         return {name: value for name, value in own.items() if value is not None}
 
@@ -153,7 +153,7 @@ class Record(NamedTuple):
         return next((one for one in self.payments if one.ref == ref), None)
 
     def with_payment(self, payment: Payment) -> tuple[Payment, ...]:
-        """The payments that were announced, with one more, or as that one stands now."""
+        """The announced payments, with this one added, or in the place of the one with its name."""
         if self.payment(payment.ref) is None:
             return *self.payments, payment
         return tuple(payment if one.ref == payment.ref else one for one in self.payments)
@@ -165,7 +165,7 @@ class Record(NamedTuple):
 
     @property
     def sums(self) -> dict[str | None, Sums]:
-        """The sums of its payments by currency, first those of its own."""
+        """The sums of its payments by currency; its own currency comes first."""
         return sums(self.payments, self.currency)
 
     @property
@@ -182,7 +182,7 @@ class Record(NamedTuple):
         )
 
     def answered(self, name: str | None) -> str | None:
-        """The outcome of a wish or notice of that name, if it has come before."""
+        """The outcome of a request or notice of that name, if it has come before."""
         return next((one.outcome for one in self.notices if one.name == name), None)
 
     def to_text(self) -> str:
@@ -213,7 +213,7 @@ _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 
 def _packed(of: Any) -> list[Any]:
-    """A named tuple as a list, without what is usual at its end."""
+    """A named tuple as a list, without default values at its end."""
     values = [[_packed(one) for one in value] if isinstance(value, tuple) else value for value in of]
     usual = [of._field_defaults.get(name, ...) for name in of._fields]
     while values and (values[-1] == usual[len(values) - 1] or values[-1] == []):
@@ -234,14 +234,14 @@ def _payment(ref: str, *more: Any) -> Payment:
 
 
 class OrderChange(NamedTuple):
-    """A change of an existing order. It is written only if the order is still as it was `before`."""
+    """A change of an existing order. It is written only if the order is still equal to `before`."""
 
     before: Record
     after: Record
     kind: EventKind
     own_facts: Mapping[str, Any] = {}  # the facts that only this event has
     units: Units = NO_UNITS  # the units that it moves
-    bought: int = 0  # units that its buyer has more, for their limit
+    bought: int = 0  # units to add to its buyer's, for their limit
     payment: str | None = None  # a payment that belongs to it from now on
 
     @property
@@ -284,7 +284,7 @@ class Order:
         return self.record.state
 
 
-@dataclass(slots=True, unsafe_hash=True)  # nobody changes one; frozen, it would take three times as long to make
+@dataclass(slots=True, unsafe_hash=True)  # nobody changes an entry; a frozen one would take three times as long to make
 class Event:
     """An entry of an item's journal."""
 

@@ -29,7 +29,7 @@ class Told(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """The answer to a command, and the events that it makes, one after the other."""
+    """The answer to a command, and the events that it makes, in their order."""
 
     outcome: RefundOutcome | RequestOutcome | IncidentOutcome
     events: tuple[Told, ...] = ()
@@ -55,7 +55,7 @@ def ruling(order: Record, command: Refund | GivenBack | RequestRefund | Incident
 
 
 def _refund(order: Record, wish: Refund, fresh: Names) -> Ruling:  # noqa: PLR0911 - a case each
-    """Give back an order, some units of it, owed payments, or a part of one; or note that they are to be given back."""
+    """Give back an order, some units, owed payments, or a part of one; or note that they are owed."""
     outcome, ref = RefundOutcome, wish.payment_ref
     if known := order.answered(wish.message):
         return Ruling(outcome(known))
@@ -116,7 +116,7 @@ def _of_order(order: Record, wish: Refund, fresh: Names) -> Ruling:
 
 
 def _fits(payment: Payment, wish: Refund, amount: int) -> bool:
-    """Whether so much of a payment may be given back: at most the sum that has not gone back yet."""
+    """Whether this amount of a payment may be given back: at most the sum that has not gone back yet."""
     if wish.later:
         return 0 < amount <= payment.left
     one = payment.find(wish.name)
@@ -169,7 +169,7 @@ def _event(
     if before is None or after is None:  # nothing was paid
         return Told(EventKind.REFUNDED, {**own, **facts})
     own |= {"about": "payment"} | _of_payment(before, after)
-    went_back = after.went_back != before.went_back or after.owed < before.owed  # or was reported before, as a sum
+    went_back = after.went_back != before.went_back or after.owed < before.owed  # or a sum reported it before
     came = [one for one in account.differences(before.refunds, after.refunds) if one.state is RefundState.DUE]
     if went_back:
         was, now = (account.sums([one], before.currency) for one in (before, after))
@@ -211,7 +211,7 @@ def _nothing(order: Record, ref: str | None) -> Ruling:
 
 
 def _request(order: Record, wish: RequestRefund, fresh: Names, at_s: float) -> Ruling:
-    """Note that the provider is about to be asked for a refund, or that a failed one is to be tried again."""
+    """Note that the cashier is about to ask the provider for a refund, or will try a failed one again."""
     outcome = RequestOutcome
     found = next(((payment, one) for payment, one in order.refunds if one.name == wish.name), None)
     if found is None:
@@ -277,7 +277,7 @@ def _moved(before: Payment, after: Payment, told: Incident) -> int:
 
 
 def owe(order: Record, payment: Payment, why: str, fresh: Names) -> dict[str, Any]:
-    """The facts by which all of a payment is to be given back, as the order does not need it."""
+    """The facts that make all of a payment owed, as the order does not need it."""
     after = settle.owe(payment, fresh(), None, why=why)
     facts = {"about": "payment", "why": why} | _of_payment(payment, after)
     said = {"amount": payment.amount, "keep": order.payment_ref}

@@ -1,8 +1,8 @@
 """The effect of a report of money on its payment: pure functions.
 
 A report settles before it adds. It is about the refund with its id, or its name. Without these it is about a known sum,
-or a refund that is asked, failed or due: equal amounts first, and the oldest first. Only the rest is new. A report that
-is old, or known already, changes nothing. So the same facts make the same sums, in whichever order they come;
+or a refund that is asked, failed or due: equal amounts first, then the oldest. Only the rest is new. A report that is
+old, or known already, changes nothing. So the same facts make the same sums, in whichever order they come;
 `lab.model.bank` is the oracle of that.
 """
 
@@ -22,10 +22,10 @@ from app.orders.account import (
     real,
 )
 
-Names: TypeAlias = Callable[[], str]  # makes names of refunds, which nothing has had or will have
-_AT_REST: Final = (RefundState.FAILED, RefundState.DUE)  # nobody works at these: a part of one may be settled
-_CLOCKS_S: Final = 60.0  # by which the provider's clock and the store's may differ
-_ADDED_UP: Final = 8  # refunds that a sum may be of
+Names: TypeAlias = Callable[[], str]  # makes unique names of refunds
+_AT_REST: Final = (RefundState.FAILED, RefundState.DUE)  # nobody is making these, so a part of one may be settled
+_CLOCKS_S: Final = 60.0  # seconds by which the provider's clock and the store's may differ
+_ADDED_UP: Final = 8  # refunds that may be among the parts of a sum
 _OVERTAKEN: Final = "told before the refund"
 
 
@@ -48,7 +48,7 @@ class Given(NamedTuple):
 
 
 def owe(payment: Payment, name: str, amount: int | None, *, by: str = "", why: str = "", units: int = 0) -> Payment:
-    """The payment, with so much more to be given back (None: all that is left); unchanged if that is nothing."""
+    """The payment, owing this amount more (None: the rest); unchanged if that is 0."""
     if amount is None and payment.amount is not None:
         amount = payment.left
     if amount == 0:
@@ -57,7 +57,7 @@ def owe(payment: Payment, name: str, amount: int | None, *, by: str = "", why: s
 
 
 def _owe_less(payment: Payment, amount: int) -> Payment:
-    """The payment, owing so much less, the oldest refund first; a refund that the provider was asked for stays."""
+    """The payment, owing this amount less, the oldest refund first; a requested refund stays."""
     owed = [one for state in _AT_REST for one in payment.refunds if one.state is state and one.currency is None]
     for one in sorted(owed, key=lambda one: one.amount != amount):
         part = min(amount, one.amount or 0)
@@ -99,7 +99,7 @@ def give(payment: Payment, given: Given, fresh: Names) -> Payment:  # noqa: PLR0
 
 
 def _give_named(payment: Payment, known: PaymentRefund, given: Given, fresh: Names) -> Payment:
-    """An owed refund is given under its name; if it was less, the rest stays due under another one."""
+    """An owed refund is given under its name; if less was given, the rest stays due under another name."""
     amount = known.amount if given.amount is None else given.amount
     since = None if known.at is None else known.at - _CLOCKS_S
     after = _out_of_sum(payment, amount or 0, since)[0].having(_as_given(known, given, amount))
@@ -124,11 +124,11 @@ def _give_so_far(payment: Payment, given: Given, fresh: Names) -> Payment:
         first = next(iter(payment.open), PaymentRefund(given.name or fresh()))
         return payment.without(*payment.open).having(_as_given(first, given, None))
     known = payment.given_back + sum(one.amount or 0 for one in bounced)
-    if given.so_far is not None:  # in which nothing is that went back in another way
+    if given.so_far is not None:  # which leaves out money that went back in another way
         known -= payment.given_elsewhere + payment.lost
     more = total - known
     if more > 0 and given.so_far is None and not any(one.amount == more for one in payment.open):
-        for one in payment.open:  # all of it: so each that is owed, and then the rest
+        for one in payment.open:  # all of the payment: each owed refund, and then the rest
             as_one = given.way is Way.NOTED and one.state in _AT_REST
             if one.amount is not None and one.amount <= more and not as_one:
                 payment = payment.having(_as_given(one, given._replace(id=None), one.amount))
@@ -142,10 +142,10 @@ def _give_sum(payment: Payment, given: Given, amount: int, fresh: Names) -> Paym
     if alike and alike[0].state is RefundState.BOUNCED:
         return payment.having(alike[0]._replace(why=""))
     if alike and given.way is Way.NOTED:
-        for one in alike:  # which may be noted as one
+        for one in alike:  # which an operator may have noted as one refund
             payment = payment.having(one._replace(way=Way.NOTED, units=given.units or one.units))
         return payment
-    if alike:  # which may have been noted in parts
+    if alike:  # which an operator may have noted in parts
         one = alike[0]
         own = one._replace(id=one.id or given.id, at=given.at or one.at, units=given.units or one.units)
         return payment.without(*alike[1:]).having(own._replace(amount=amount, way=given.way))
@@ -153,7 +153,7 @@ def _give_sum(payment: Payment, given: Given, amount: int, fresh: Names) -> Paym
     if not of_sum and given.id is not None and given.way is Way.PROVIDER:
         noted = (one for one in payment.refunds if one.way is Way.NOTED and one.id is None)
         if larger := next((one for one in noted if one.amount is not None and one.amount > amount), None):
-            # An operator may have noted several as one: the rest of it is a sum.
+            # An operator may have noted several refunds as one: the rest of that is a sum.
             after, of_sum = _less(payment, larger._replace(way=Way.PROVIDER, by=PROVIDER), amount), amount
     if not of_sum:
         return _settle(payment, given, amount, fresh)
@@ -170,7 +170,7 @@ def _may_be(one: PaymentRefund, given: Given) -> bool:
             return one.way is Way.PROVIDER and one.by == PROVIDER
         case RefundState.GIVEN:
             return one.id is None and (one.way is Way.NOTED or _is_sum(one))
-        case RefundState.BOUNCED:  # a notice that the one of its failure has overtaken
+        case RefundState.BOUNCED:  # this notice was overtaken by the notice of the refund's failure
             return one.id is None and one.why == _OVERTAKEN and given.way is Way.PROVIDER
     return False
 
@@ -210,7 +210,7 @@ def _give_foreign(payment: Payment, given: Given, fresh: Names) -> Payment:
     if not amount or (known is not None and known.state not in OPEN):
         return payment
     owed = known or next((one for one in alike if one.state in OPEN and one.amount == amount), None)
-    if owed is not None and owed.currency is None:  # by its name: it is all of that
+    if owed is not None and owed.currency is None:  # found by its name: it is the whole refund
         return payment.having(_as_given(owed, given, owed.amount))
     new = owed or PaymentRefund(_name(payment, given, fresh), currency=given.currency)
     return payment.having(_as_given(new, given, amount))
@@ -225,7 +225,7 @@ def fail(payment: Payment, told: Given, why: str, fresh: Names) -> Payment:
     if told.by != PROVIDER and told.id is None and (known is None or known.state is not RefundState.ASKED):
         return payment  # it was settled meanwhile
     found = [known] if known is not None else list(_which_failed(payment, told))
-    if told.amount is not None and found[1:]:  # one refund, which was noted in parts
+    if told.amount is not None and found[1:]:  # one refund, which an operator noted in parts
         found = [found[0]._replace(amount=told.amount), *found[1:]]
         payment = payment.without(*found[1:]).having(found[0])
         del found[1:]
@@ -237,7 +237,7 @@ def fail(payment: Payment, told: Given, why: str, fresh: Names) -> Payment:
         if told.id is not None and currency is None:
             payment = _out_of_sum(payment, amount or 0)[0]
         payment = payment.having(found[0])
-        if told.name is not None:  # a request that is not here any more: nothing is owed by it
+        if told.name is not None:  # a request that a restore has lost: it owes nothing
             return _fail(payment, found[0], told, why, fresh, owes=False)
     for one in found:
         payment = _fail(payment, one, told, why, fresh)
@@ -287,7 +287,8 @@ def dispute(payment: Payment, told: Dispute) -> Payment:
         return payment if own else payment._replace(disputes=(*payment.disputes, told))
     if own and own[0].state is not DisputeState.OPEN:
         return payment
-    # One without an id may be any that is open; one with an id is any that has none, and has it from now on.
+    # A report without an id may be about any open refund; one with an id is about any refund without one, which gets
+    # it.
     unnamed = [
         one for one in payment.disputes if one.state is DisputeState.OPEN and None in map(real, (told.name, one.name))
     ]
@@ -316,13 +317,13 @@ def is_foreign(payment: Payment, currency: str | None) -> bool:
 
 
 def _name(payment: Payment, told: Given, fresh: Names) -> str:
-    """The name for a refund that is not known: ours, or else the provider's, if no refund here has it."""
+    """The name for a new refund: ours, or else the provider's, if no refund here has it."""
     taken = {one.name for one in payment.refunds}
     return next((name for name in (told.name, told.id) if name is not None and name not in taken), None) or fresh()
 
 
 def _less(payment: Payment, one: PaymentRefund, amount: int) -> Payment:
-    if not amount or one.amount is None:  # None: all that is left, which stays that
+    if not amount or one.amount is None:  # None, which means the rest of the payment, stays None
         return payment
     rest = one.amount - amount
     return payment.having(one._replace(amount=rest)) if rest else payment.without(one)
@@ -334,7 +335,7 @@ def _as_given(one: PaymentRefund, given: Given, amount: int | None) -> PaymentRe
 
 
 def _adding_up(those: Sequence[PaymentRefund], amount: int, most: int = _ADDED_UP) -> Sequence[PaymentRefund]:
-    """The fewest of these refunds that add up to so much, the first ones first; none if no few do."""
+    """The fewest of these refunds that add up to an amount, earlier ones preferred; empty if no small number does."""
     few = those[:_ADDED_UP]
     some = (chosen for count in range(1, min(most, len(few)) + 1) for chosen in combinations(few, count))
     return next((chosen for chosen in some if sum(one.amount or 0 for one in chosen) == amount), ())

@@ -22,7 +22,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The request that an idempotency key stands for, and its outcome; `order`: the one that it was about, or began."""
+    """The request of an idempotency key, and its outcome; `order`: the order that it began, or was about."""
 
     outcome: str
     quantity: int
@@ -39,8 +39,8 @@ class Snapshot:
     # units by buyer, also for the buyers of the orders that were asked for
     bought: Mapping[str, int] = field(default_factory=dict)
     settled: Mapping[str, Settled] = field(default_factory=dict)  # by key
-    last_entry: str | None = None  # of the journal; orders that are decided now are written behind it
-    # all that the store has read, which it gets back with the batch
+    last_entry: str | None = None  # the last entry of the journal; the orders of this batch are written behind it
+    # everything that the store has read, for the write of the batch
     basis: Any = field(default=None, compare=False, repr=False)
     terms: Terms = NO_TERMS  # the item's own
     held: int = 0  # units held

@@ -1,7 +1,7 @@
-"""The terms of an item: what a buyer may have of it, when, and at what price.
+"""The terms of an item: how many units a buyer may have, when, and at which price.
 
-Each term is here once, with its type, unit, limits and texts. What the stores accept, the options of the command line,
-the fields of HTTP and the defaults of the settings are made from this.
+Each term is here once, with its type, unit, limits and texts. The columns of the stores, the options of the command
+line, the fields of HTTP and the defaults of the settings are made from it.
 """
 
 import json
@@ -18,8 +18,8 @@ PAUSED_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # of one line
 CURRENCY_PATTERN: Final = r"^[A-Z]{3}$"
 LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 NONE: Final = "none"  # on the command line: no limit, no start, no end, no price
-DEFAULT: Final = "default"  # as the settings have it for all items
-_KEPT_MAX: Final = 1e12  # of a number in a store; an earlier release may have had wider limits
+DEFAULT: Final = "default"  # for the value of the settings, which is for all items
+_KEPT_MAX: Final = 1e12  # the largest number in a store; an earlier release may have had wider limits
 
 TermsChange: TypeAlias = Mapping[str, Any]
 """Terms of an item to set, by their names; None: as everywhere again. Terms that are not named stay."""
@@ -32,7 +32,7 @@ class Term:
     kind: type[int] | type[float] | type[str]  # the type of its value
     text: str  # a description, for the settings and HTTP
     least: float = 0
-    most: float = _KEPT_MAX  # of a number, or of a text's characters
+    most: float = _KEPT_MAX  # of a number, or of the length of a text
     pattern: str | None = None
     option: str = ""  # on the command line; "": none
     metavar: str = ""
@@ -187,7 +187,7 @@ class Terms:
     )
 
     def completed_by(self, everywhere: "Terms") -> "Terms":
-        """These terms; where one is None, that of `everywhere`."""
+        """These terms, with `everywhere`'s in the place of None."""
         return everywhere if self is NO_TERMS else replace(everywhere, **self.named)
 
     def changed(self, change: TermsChange) -> "Terms":
@@ -233,7 +233,7 @@ OPTIONS: Final = {term.option: name for name, term in TERMS.items() if term.opti
 
 
 class NotATerm(ValueError):
-    """A term that can't be read; `option`: what people call it."""
+    """A term that can't be read; `option`: its name for people."""
 
     def __init__(self, option: str, why: str) -> None:
         super().__init__(why)

@@ -1,7 +1,7 @@
 """How people and programs are shown an order.
 
-A field of an order that is to be seen is a field here, and a field or a property of that name in `Record`: from this
-the answers to buyers and operators, the files and the tables are made.
+Each visible field of an order is a field here, and a field or a property of that name in `Record`. The answers to
+buyers and operators, the files and the tables are made from it.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ class DisputeView(BaseModel):
 
 
 class PaymentView(BaseModel):
-    """A payment of an order, with what went back of it. Amounts are in the minor unit of its currency."""
+    """A payment of an order, with its refunds. Amounts are in the minor unit of its currency."""
 
     ref: str
     amount: int | None = Field(description="null: nobody has said it")
@@ -116,7 +116,7 @@ class OrderView(StandingView):
 
 
 class OperatorOrderView(OrderView):
-    """An order as the operator sees it, with how it was written."""
+    """An order as the operator sees it, with its token, batch and instance."""
 
     key: str | None = Field(description="the idempotency key")
     instance: str
@@ -129,7 +129,7 @@ class OperatorOrderView(OrderView):
 
 
 class SumsChangeView(BaseModel):
-    """By how much an event has changed the sums of a currency; a sum that is as it was is left out."""
+    """The changes of an event to the sums of a currency; unchanged sums are left out."""
 
     currency: str | None
     paid: int = 0
@@ -139,7 +139,7 @@ class SumsChangeView(BaseModel):
 
 
 class OrderEventData(BaseModel):
-    """How an order stands after an event, and what happened."""
+    """The state of an order after an event, and the facts of the event."""
 
     state: OrderState | None = Field(description="of the order after the event: obey it, and not the type")
     about: Literal["order", "units", "payment"] = Field(
@@ -194,7 +194,7 @@ class OrderEventView(BaseModel):
 
 
 def standing(order: OrderId, record: Record, *, whole: bool = False) -> dict[str, Any]:
-    """An order as a `StandingView` has it; as a `whole` for operators, who see each other's names, and reasons."""
+    """The fields of an order's `StandingView`; `whole`: for operators, with operators' names and reasons."""
     own = {name: getattr(record, name) for name in _OWN}
     return {"id": str(order), "sku": order.sku} | own | _money(record, whole=whole)
 
@@ -216,18 +216,18 @@ def _money(record: Record, *, whole: bool) -> dict[str, Any]:
 
 
 def of_order(order: Order, *, whole: bool = False) -> dict[str, Any]:
-    """An order as an `OrderView` has it."""
+    """The fields of an `OrderView` of an order."""
     return standing(order.id, order.record, whole=whole) | {"sold_at": order.sold_at}
 
 
 def for_operator(order: Order) -> dict[str, Any]:
-    """An order as an `OperatorOrderView` has it."""
+    """The fields of an `OperatorOrderView` of an order."""
     own = {"key": own_key(order.key), "instance": order.instance, "token": order.token, "batch": order.batch_id}
     return of_order(order, whole=True) | own | {"attention": order.record.needs_attention}
 
 
 def step(order: Order, event: Event) -> dict[str, Any]:
-    """An event in the life of an order, without what is the same in all of them."""
+    """An event in the life of an order, without the facts that all its events share."""
     facts = {name: value for name, value in event.facts.items() if name not in order.record.origin}
     return {"kind": event.kind, "at": event.at, "token": event.token, "batch": event.batch_id, "facts": facts}
 
@@ -264,10 +264,10 @@ COLUMNS: Final = ("order", "item", "began", *_IN_ROWS, "key", "token", "batch", 
 
 
 def of_event(event: Event, ref: str | None) -> dict[str, Any]:
-    """The body of an event. `state`: of the order after it; `about`: the order, some of its units, or a payment."""
+    """The body of an event. `state`: the order's after it; `about`: the order, some of its units, or a payment."""
     facts = event.facts
     about = {
-        "state": facts.get("state") or event.kind,  # that with which it begins is called as its state
+        "state": facts.get("state") or event.kind,  # the first event of an order has the name of its state
         "about": facts.get("about") or "order",
         "order": str(event.order),
         "sku": event.sku,

@@ -1,4 +1,4 @@
-"""An address of the shop's: requests to it are signed as Standard Webhooks has it, and sent over HTTP."""
+"""An address of the shop's: requests to it are signed by Standard Webhooks, and sent over HTTP."""
 
 import ssl
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from app.errors import ConfigurationError
 _ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
 _REASON_MAX: Final = 100  # characters of the reason phrase, which is the receiver's
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
-_KEEPALIVE_S: Final = 4.0  # shorter than servers keep an idle connection: it is not to end as we use it
+_KEEPALIVE_S: Final = 4.0  # shorter than servers keep an idle connection, so that none is closed just as we use it
 
 
 class Result(NamedTuple):
-    """The result of an attempt. `status`: of the answer, 0 without one; `why` it failed, "" if it was taken.
+    """The result of an attempt. `status`: of the answer, 0 without an answer; `why`: the reason of a failure, or "".
 
     `body`: the beginning of the answer's, up to 64 KiB.
     """

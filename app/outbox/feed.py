@@ -38,7 +38,7 @@ class Chain:
     order: str
     waiting: deque[Pending] = field(default_factory=deque)
     parked: Parked | None = None  # the order was refused before
-    waits: int = 0  # how often the receiver was too busy for them
+    waits: int = 0  # how often the receiver was too busy for its events
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Feed:
 
     @classmethod
     def of(cls, sku: str, outbox: Outbox, kinds: frozenset[str] | None = None) -> "Feed":
-        """The feed of an item, from where the sender has come. `kinds`: of the events to send, None: all."""
+        """The feed of an item, from where the sender has come. `kinds`: the kinds of events to send; None: all."""
         try:
             state = State.from_text(outbox.text)
         except (ValueError, KeyError, TypeError):
@@ -78,7 +78,7 @@ class Feed:
             return None
         chain, parked = self.chains.get(order), self.state.parked.get(order)
         if parked is not None or any(dead.entry == event.entry for dead in self.state.dead):
-            # It waits behind the one that is refused, unless it was read before by an earlier sender.
+            # The event waits behind the refused one, unless an earlier sender has read it.
             known = parked.places[-1].entry if parked is not None and parked.places else ""
             if parked is not None and rank(event.entry) > rank(known):
                 parked.places.append(place)

@@ -16,12 +16,12 @@ _log = logging.getLogger(__name__)
 
 _AWAY_AFTER: Final = 5  # orders in a row of which none gets through
 _LONGEST_S: Final = 4 * 3600.0
-_RETRY_AFTER_MAX_S: Final = 600.0  # a receiver may say milliseconds by mistake, and means a day
+_RETRY_AFTER_MAX_S: Final = 600.0  # the longest `Retry-After` that counts: a receiver may send milliseconds by mistake
 _SAY_GONE_EVERY_S: Final = 600.0
 
 
 class Gate:
-    """Knows whether the receiver is there, by what becomes of the events.
+    """Decides whether the receiver is away, by the fate of the events.
 
     `retry_s`: the first wait after a failure, which doubles up to four hours.
     """
@@ -35,7 +35,7 @@ class Gate:
         self._probing = False
         self._probes = 0
         self._moved = asyncio.Event()
-        self._failed_orders: set[tuple[str, str]] = set()  # for the first time since one got through
+        self._failed_orders: set[tuple[str, str]] = set()  # the orders that were refused since one got through
         self._failing_since: float | None = None
         self._said_gone = 0.0
 
@@ -65,7 +65,7 @@ class Gate:
         return False
 
     def rest(self, wait_s: float) -> None:
-        """Let nothing pass for so long: the receiver is busy."""
+        """Let no event pass for that time, as the receiver is busy."""
         self._rests_until = max(self._rests_until, time.monotonic() + wait_s)
 
     def tried(self) -> None:
@@ -94,7 +94,7 @@ class Gate:
     def was_refused(self, orders: Iterable[tuple[str, str]], result: Result, probe: bool) -> None:
         """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew.
 
-        One that is refused again, long after others got through, says nothing of the receiver.
+        A repeated refusal, long after others got through, does not mean that the receiver is away.
         """
         orders = list(orders)
         now = time.time()
@@ -112,8 +112,8 @@ class Gate:
             self._closed_until = time.monotonic() + self.wait_s(self._probes, result)
 
     def wait_s(self, tries: int, result: Result) -> float:
-        """How long to wait after so many failures."""
+        """The seconds to wait after a number of failures."""
         longest_s = min(_LONGEST_S, self._retry_s * 2.0 ** min(tries - 1, 30))
         asked_s = min(_RETRY_AFTER_MAX_S, result.retry_after_s)
-        # Jitter, downwards: several receivers behind one server are not to be tried at once.
+        # Jitter, downwards, so that several receivers behind one server are not tried at once.
         return max(longest_s * random.uniform(0.7, 1.0), asked_s)  # noqa: S311

@@ -13,7 +13,7 @@ _DIGITS: Final = 32
 
 
 class Message(NamedTuple):
-    """A message. `traceparent`: of the request by which its order began, "" if that is not known."""
+    """A message. `traceparent`: of the request that began its order; "": not known."""
 
     id: str
     body: bytes
@@ -27,12 +27,12 @@ class Message(NamedTuple):
 
     @classmethod
     def batch(cls, messages: Sequence["Message"]) -> Self:
-        """Several messages in one, in this order. Its id names exactly these: with others it would be another one."""
+        """Several messages in one, in this order. Its id is made of exactly these events."""
         ids = "\n".join(one.id for one in messages)
         name = f"batch~{hashlib.sha256(ids.encode()).hexdigest()[:_DIGITS]}"
         return cls(name, b'{"type":"batch","events":[' + b",".join(one.named for one in messages) + b"]}")
 
     @property
     def named(self) -> bytes:
-        """The body with the id in it, as it is among others."""
+        """The body with the id in it, for a batch."""
         return b'{"id":' + to_json(self.id) + b"," + self.body[1:]

@@ -1,9 +1,9 @@
 """A pull beside the push: the events behind a cursor, item by item, as the webhook has them.
 
-A cursor is how far somebody has come in each item's journal, so a page may be asked for again at any time. An item that
-it doesn't name begins at its first event: one that is new, or came back after it was removed. Of a new sale, all events
-come; those of the one before that were not read are gone with its orders. A store that comes back older than it was is
-noticed, also when it has been written to since: the entry that a cursor names must be there.
+A cursor is a place in each item's journal, so a page may be asked for again at any time. An item that it doesn't name,
+as it is new or was removed for a while, begins at its first event. After a new sale all its events come; unread events
+of the sale before are gone with its orders. A store that comes back older than it was is noticed, also when it has been
+written to since: the entry that a cursor names must be there.
 """
 
 import base64
@@ -20,7 +20,7 @@ from app.outbox.message import Message
 from app.outbox.references import References
 from app.stock import Level
 
-ITEMS_MAX: Final = 100  # of a cursor: however long their names are, it fits into the head of a request
+ITEMS_MAX: Final = 100  # items in a cursor: with the longest names it still fits into the head of a request
 _CURSOR_BYTES_MAX: Final = 100_000  # of JSON
 _PAGE: Final = 100
 _SALE: Final = re.compile("[0-9]{0,20}")
@@ -34,7 +34,10 @@ class Place(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """Some events. `next`: the cursor behind them; `more`: there were others; `unread`: items whose data are odd."""
+    """Some events.
+
+    `next`: the cursor behind them; `more`: there are further events; `unread`: items with damaged data.
+    """
 
     messages: Sequence[Message]
     next: str
@@ -53,14 +56,13 @@ class Pull:
     async def read(self, skus: Sequence[str], after: str, *, limit: int, again: bool = False) -> Pulled:
         """The events of these items behind a cursor ("": all), `limit` at most.
 
-        `again`: of one who asks again and again, and needs no look at the journals of its own. Raises `ValueError`, and
-        `CursorAhead`.
+        `again`: the caller polls, and needs no fresh look at the journals. Raises `ValueError`, and `CursorAhead`.
         """
         return await self._journals.pace.counted(self._read(skus, _parsed(after), limit, again))
 
     async def _read(self, skus: Sequence[str], places: dict[str, Place], limit: int, again: bool) -> Pulled:
         there, unread = _read_of(await (self._journals.current(skus) if again else self._journals.now(skus)))
-        if any(_is_ahead(place, there.get(sku)) for sku, place in places.items()):  # or it was an older look
+        if any(_is_ahead(place, there.get(sku)) for sku, place in places.items()):  # or our look is older
             there, unread = _read_of(await self._journals.now(skus))
             if ahead := [sku for sku, place in places.items() if _is_ahead(place, there.get(sku))]:
                 raise _ahead(ahead, places)
@@ -109,7 +111,7 @@ class Pull:
 
 
 def _read_of(levels: Levels) -> tuple[dict[str, Level], list[str]]:
-    """Divide items into those that can be read, and those that can't. Raises for the only one."""
+    """Divide items into readable and unreadable ones. Raises for the only one."""
     there, unread = dict[str, Level](), list[str]()
     for sku, level in levels.items():
         if isinstance(level, Level):
@@ -117,7 +119,7 @@ def _read_of(levels: Levels) -> tuple[dict[str, Level], list[str]]:
         elif len(levels) == 1 or not isinstance(level, StockCorrupt | UnknownItem):
             raise level
         else:
-            unread += [] if isinstance(level, UnknownItem) else [sku]  # it was removed a moment ago
+            unread += [] if isinstance(level, UnknownItem) else [sku]  # the item was removed a moment ago
     return there, unread
 
 

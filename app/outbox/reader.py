@@ -30,7 +30,7 @@ _OLDER: Final = (
 
 
 class Reader:
-    """Reads the journals under the sender's grant. New events and those whose time has come are put into `ready`."""
+    """Reads the journals under the sender's grant. New events, and parked ones that are due, are put into `ready`."""
 
     def __init__(self, journals: Journals, receiver: Receiver, fence: Fence, gate: Gate) -> None:
         self._journals = journals
@@ -44,7 +44,7 @@ class Reader:
         self._looked_at = 0.0
         self._rung: str | None = None  # by an operator, last
         self._odd: dict[str, str] = {}  # items that could not be looked at, and why
-        self._said: dict[str, dict[str, str]] = {}  # what can't be done, for which items, and why, as the log has it
+        self._said: dict[str, dict[str, str]] = {}  # the log's text of each failure, with its items and its reason
 
     @property
     def stuck(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class Reader:
         return tuple(sorted({sku for items in self._said.values() for sku in items}))
 
     async def read(self) -> None:
-        """Read new events as they come, those for which there is room, and do as operators ask."""
+        """Read new events as they come, while there is room, and do as operators ask."""
         with self._journals.followed() as follower:
             whole = True
             while True:
@@ -62,7 +62,7 @@ class Reader:
                 whole = await self._read_all()
 
     async def _take(self, skus: set[str]) -> None:
-        """Take in where the journals of these items end, and begin to read those that are new."""
+        """Note the ends of these items' journals, and begin to read new items."""
         begun = set[str]()
         for sku in skus:
             level, feed = self._journals.levels.get(sku), self.feeds.get(sku)
@@ -79,7 +79,7 @@ class Reader:
         await self._look(begun)
 
     async def _look(self, skus: Collection[str]) -> None:
-        """Read the notes on some items: begin with those that are new, or in a new sale, and grant wishes."""
+        """Read the notes on some items: begin with new items and new sales, and do what operators have asked for."""
         for some in in_pages(skus):
             began = time.monotonic()
             for sku, outbox in (await self._store.outbox(some, self._receiver.name)).items():
@@ -98,11 +98,11 @@ class Reader:
             await self._journals.pace.rest_since(began)
 
     async def _look_around(self) -> None:
-        """Look each second at what no journal tells: whether an operator asks for something, and how much waits."""
+        """Look each second for operators' requests, and count the events that wait."""
         self._looked_at = time.monotonic()
         there = [sku for sku, level in self._journals.levels.items() if isinstance(level, Level)]
         rung = Wish.rung(await self._store.notices({}), self._receiver.name)
-        # Besides, those that could not be read, or that an operator has to unfence.
+        # Also the items that could not be read, or that an operator has to unfence.
         await self._look([sku for sku in there if rung != self._rung or sku not in self.feeds or sku in self._odd])
         self._rung = rung
         for feed in list(self.feeds.values()):
@@ -112,7 +112,7 @@ class Reader:
                     feed.waiting = max(0, await self._store.count_entries(feed.sku) - feed.state.count)
 
     async def _read_all(self) -> bool:
-        """Read the journals; return whether to their ends, or else there was no room for so long that others wait."""
+        """Read the journals; return False if there was no room to read them to their ends."""
         await self._claim_all()
         odd, whole = self._odd.copy(), True
         while behind := [
@@ -144,9 +144,9 @@ class Reader:
         return parked < _PARKED_MAX and sum(len(feed.window) for feed in feeds) + PAGE <= _WINDOW
 
     async def _claim_all(self) -> None:
-        """Make sure that events are ours to send, before the first one of an item is: the store takes a note of us.
+        """Claim an item before its first event is sent, by a note in the store.
 
-        An item whose last sender had its lock from another lock system is left alone until the next look at all.
+        An item whose last sender used another lock system is left alone until the next look at all items.
         """
         for feed in list(self.feeds.values()):
             if not feed.claimed and (feed.state.parked or feed.last != feed.read_to):
@@ -189,12 +189,12 @@ class Reader:
         except (ValueError, TypeError, StockCorrupt) as error:
             _log.warning("what an operator asks for events of %s is not done: %s: %s", feed.sku, outbox.wish, error)
         self._gate.try_now()
-        outbox = replace(outbox, number=max(outbox.number, feed.outbox.number))  # a note of ours may be on its way
+        outbox = replace(outbox, number=max(outbox.number, feed.outbox.number))  # our own note may be under way
         fresh = self.feeds[feed.sku] = Feed(feed.sku, outbox, state, state.cursor, feed.last, dirty=True)
         await self._save_one(fresh)
 
     async def _find(self, sku: str, wish: Wish) -> tuple[str, int]:
-        """Find the last entry that is there behind which a wish begins ("": none), and count those up to it."""
+        """Find the entry behind which to send again ("": the beginning), and count the entries up to it."""
         if wish.since is not None:
             rank(wish.since)  # raises
         found, count, first_at = "", 0, math.inf if wish.at is None else wish.at
@@ -206,13 +206,13 @@ class Reader:
         return found, count
 
     async def retry(self) -> None:
-        """Have the parked orders whose time has come tried again."""
+        """Queue the parked orders that are due."""
         if not self._gate.is_open and self.has_fresh:
             return
         odd: dict[str, str] = {}
         for feed in list(self.feeds.values()):
             for parked in list(feed.state.parked.values()):
-                if not self._rests(feed, parked):  # it was delivered while others were read
+                if not self._rests(feed, parked):  # the event was delivered while others were read
                     continue
                 chain = Chain(feed, parked.order, parked=parked)
                 with _apart(feed.sku, odd):
@@ -222,7 +222,7 @@ class Reader:
                         )
                         if page and feed.state.wants(page[0]):
                             chain.waiting.append(Pending(page[0], place, None))
-                        elif place in parked.places:  # it was trimmed, or the receiver wants it no more
+                        elif place in parked.places:  # the event was trimmed, or the receiver refuses its type
                             parked.places.remove(place)
                             feed.dirty = True
                     if self._rests(feed, parked):
@@ -280,7 +280,7 @@ class Reader:
             raise
 
     def _say(self, what: str, odd: dict[str, str]) -> None:
-        """Warn of each item with which something can't be done, once for each reason, and say when it can be."""
+        """Log each item that can't be read or noted, once for each reason, and its recovery."""
         before, self._said[what] = self._said.get(what, {}), odd
         for sku, why in odd.items() - before.items():
             _log.warning("events of %s can't be %s, and those of others go on: %s", sku, what, why)
@@ -290,7 +290,7 @@ class Reader:
 
 @contextlib.contextmanager
 def _apart(sku: str, odd: dict[str, str]) -> Iterator[None]:
-    """Have data of an item that can't be read, or a fence that isn't ours, concern that item only."""
+    """Let an item's damaged data, or a fence that isn't ours, stop only that item."""
     try:
         yield
     except (StockCorrupt, ForeignFence) as error:

@@ -1,4 +1,4 @@
-"""The receivers of events that a setting names, and which events each of them wants."""
+"""The receivers of events in a setting, and the types of events that each of them gets."""
 
 import re
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ _TYPES: Final = {f"order.{kind}": kind for kind in EventKind}
 class Receiver(NamedTuple):
     """A receiver. `url`: without the fragment, which is ours and never sent; `kinds`: the events it wants, None: all.
 
-    `name`: names its lock and its notes in the store, so they stay its own whatever becomes of the others.
+    `name`: names its lock and its notes in the store, so they stay its own when other receivers come and go.
     """
 
     url: str
@@ -24,7 +24,7 @@ class Receiver(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What tells it from the default receiver, in names and for people."""
+        """The part of names that distinguishes it from the default receiver."""
         return "" if self.name == DEFAULT_RECEIVER else self.name
 
     @classmethod

@@ -56,10 +56,10 @@ _SLICE: Final = 50  # events that are written in one turn of the loop
 _AGAIN_S: Final = 1.0
 _WARN_AFTER_S: Final = 60.0
 _NAMED_MAX: Final = 20
-_WAITS_MAX: Final = 3  # for a receiver that is busy; then one of the events may be what keeps it so
+_WAITS_MAX: Final = 3  # for a busy receiver; after that, one of the events may be the cause
 _WHY_MAX: Final = 300  # characters
 
-Load = list[tuple[Chain, int]]  # the first events of some orders, so many of each
+Load = list[tuple[Chain, int]]  # orders, and how many of the first events of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class OutboxView:
     parked: int = 0  # orders
     dead: int = 0  # events
     oldest_s: float = 0.0  # age of the first event that waits
-    away_s: float = 0.0  # how long none has got through although some were tried
+    away_s: float = 0.0  # for so long no event has got through although some were tried
     stuck: tuple[str, ...] = ()  # items that it can't read or note
 
 
@@ -155,7 +155,7 @@ class _Sending:
         self.pace = sender.journals.pace
         self.reader = Reader(sender.journals, sender.receiver, fence, self.gate)
         self._references = References(sender.journals.store)
-        self._fits = sender.webhook.batch  # into a request, as far as we know
+        self._fits = sender.webhook.batch  # the number of events that fit into a request, as far as we know
 
     @property
     def view(self) -> OutboxView:
@@ -213,13 +213,13 @@ class _Sending:
                 await self._send(load)
                 for chain in chains:
                     self._go_on(chain)
-            except EXPECTED as error:  # the store, which was asked for a reference
+            except EXPECTED as error:  # the store was away when it was asked for a reference
                 _log.debug("sending events: %s", error)
                 for chain in filter(self._is_current, chains):
                     self._again_later(chain)
             except Exception as error:
                 _log.exception("unexpected error in sending events")
-                for chain in filter(self._is_current, chains):  # not at once again: it may be so each time
+                for chain in filter(self._is_current, chains):  # not again at once, as it may fail each time
                     self._put_off(chain, Result(0, f"unexpected {type(error).__name__}; the log has it"), probe=False)
 
     def _load(self, first: Chain) -> Load:
@@ -236,7 +236,7 @@ class _Sending:
                 return load
 
     def _is_current(self, chain: Chain) -> bool:
-        """Return whether the events of its order are this chain's to send, and no later one's."""
+        """Return whether this chain has to send its order's events, and no later chain."""
         feed = chain.feed
         return self.reader.feeds.get(feed.sku) is feed and feed.chains.get(chain.order) is chain
 
@@ -244,7 +244,7 @@ class _Sending:
         asyncio.get_running_loop().call_later(_AGAIN_S, self.reader.ready.put_nowait, chain)
 
     async def _send(self, load: Load) -> None:
-        """Deliver in one request, or if that is refused in halves: so only the order of an odd event is parked."""
+        """Deliver in one request; if it is refused, in halves, so that a bad event parks only its own order."""
         todo = [load]
         while todo:
             if some := self._current(todo.pop()):
@@ -252,7 +252,7 @@ class _Sending:
                 await self.pace.rest()
 
     async def _attempt(self, load: Load) -> list[Load]:
-        """Try a load once; return what is still to be sent of it, the last part first."""
+        """Try a load once; return its unsent parts, the last part first."""
         later: list[Load] = []
         probe = await self.gate.admitted()
         try:
@@ -260,7 +260,7 @@ class _Sending:
             if self._grant.lost or not load:
                 return []
             if probe and load[0][0].parked is not None and self.reader.has_fresh:
-                del load[0][0].feed.chains[load[0][0].order]  # its turn comes when the gate is open
+                del load[0][0].feed.chains[load[0][0].order]  # a parked order has its turn when the gate is open
                 return []
             load, rest = _cut(load, 1 if probe else self._fits)
             later = [rest]
@@ -268,7 +268,7 @@ class _Sending:
         finally:
             if probe:
                 self.gate.tried()
-        load = self._current(load)  # without those of a new sale, and those that an operator wants again
+        load = self._current(load)  # without the events of a new sale, and without events that an operator wants again
         if not result.why:
             self._taken(load)
         elif load:
@@ -308,7 +308,7 @@ class _Sending:
         self._got_through()
 
     def _go_on(self, chain: Chain) -> None:
-        """Have what still waits of a chain sent, or note that nothing does."""
+        """Queue the rest of a chain, or note that nothing of it waits."""
         if not self._is_current(chain):
             return
         if chain.waiting:
@@ -349,7 +349,7 @@ class _Sending:
         away_since = self.gate.got_through()
         if away_since is None:
             return
-        now, self._fits = time.time(), self._sender.webhook.batch  # it may be another one, or take more
+        now, self._fits = time.time(), self._sender.webhook.batch  # the address may be a new one, or accept more
         for feed in self.reader.feeds.values():
             for parked in feed.state.parked.values():
                 # An order that was refused while all were begins anew, but once only: it may be refused always.
@@ -387,7 +387,7 @@ class _Sending:
 
 
 def _cut(load: Load, size: int) -> tuple[Load, Load]:
-    """Cut a load after so many events; an order's may be in both parts."""
+    """Cut a load after a number of events; an order may have events in both parts."""
     first, rest = list[tuple[Chain, int]](), list[tuple[Chain, int]]()
     for chain, count in load:
         here = min(count, size)

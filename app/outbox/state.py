@@ -1,4 +1,4 @@
-"""A sender's progress through an item's journal, as it is kept in the store."""
+"""A sender's progress through an item's journal, as text in the store."""
 
 import json
 import secrets
@@ -12,7 +12,7 @@ from app.orders import Event
 from app.stock import DEFAULT_RECEIVER, StockStore
 
 _BELL: Final = "wish/"  # on the board, before a receiver's name
-_DEAD_MAX: Final = 1000  # of an item; those before them can be sent again by `replay --since`
+_DEAD_MAX: Final = 1000  # dead letters of an item; earlier ones can be sent again by `replay --since`
 
 
 class Place(NamedTuple):
@@ -27,17 +27,17 @@ class Parked:
     """An order whose event the receiver refuses while others get through. Times are in seconds since 1970."""
 
     order: str
-    places: list[Place]  # of the events that wait, the refused one first
+    places: list[Place]  # the entries of the events that wait, the refused one first
     at: float  # when that one happened
     tries: int
     since: float  # when it was refused first
     due: float  # when it is tried again
     why: str
-    again: bool = False  # it got another chance after the receiver had been away
-    wait_s: float = 0.0  # between its last refusal and `due`
+    again: bool = False  # the order got another chance after the receiver had been away
+    wait_s: float = 0.0  # the pause between its last refusal and `due`
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is to be tried: its time has come, or was set by a clock that was ahead."""
+        """Return whether it is due: its time has come, or was set by a clock that was ahead."""
         return not now < self.due <= now + self.wait_s
 
 
@@ -56,7 +56,7 @@ class State:
     """A receiver's progress in an item: events up to the cursor were delivered, or are parked or dead."""
 
     cursor: str = ""  # an entry; "": none yet
-    count: int = 0  # of the entries up to it
+    count: int = 0  # the number of entries up to it
     parked: dict[str, Parked] = field(default_factory=dict)
     dead: list[Dead] = field(default_factory=list)
     kinds: frozenset[str] | None = None  # of the events that the receiver wants; None: all. Others count as delivered
@@ -66,7 +66,7 @@ class State:
         return self.kinds is None or event.kind in self.kinds
 
     def give_up(self, parked: Parked, now: float) -> None:
-        """Make a dead letter of an order's first event; those behind it are tried from now on."""
+        """Make a dead letter of an order's first event; the events behind it are tried from now on."""
         place = parked.places.pop(0)
         self.dead = [*self.dead, Dead(parked.order, *place, now, parked.why)][-_DEAD_MAX:]
         parked.tries, parked.since, parked.due, parked.again = 0, now, now, False
@@ -89,7 +89,7 @@ class State:
             parked.due = now
 
     def go_back(self, entry: str) -> None:
-        """Begin again behind an entry; what is parked or dead there will be read anew."""
+        """Begin again behind an entry; parked and dead events there will be read anew."""
         here = rank(entry)
         self.cursor = entry
         for parked in list(self.parked.values()):
@@ -121,8 +121,8 @@ class State:
 class Wish(NamedTuple):
     """An operator's wish: that the sender begins again behind the entry `since`, or tries the dead letters.
 
-    `at`: that it begins with the first event of this moment or later, in seconds since 1970. With any wish the parked
-    orders are tried at once.
+    `at`: begin with the first event of this moment or later, in seconds since 1970. With any wish the parked orders are
+    tried at once.
     """
 
     since: str | None = None
@@ -130,7 +130,7 @@ class Wish(NamedTuple):
     at: float | None = None
 
     async def ask(self, store: StockStore, sku: str, receiver: str = DEFAULT_RECEIVER) -> None:
-        """Ask a receiver's sender for this, and for what it was asked before and has not yet seen."""
+        """Add a request to a receiver's sender to the requests that it has not yet seen."""
         while not isinstance(found := (await store.outbox([sku], receiver))[sku], StockError):
             if await store.ask_sender(sku, self._with(found.wish).to_text(), receiver, instead_of=found.wish):
                 await store.notices({_BELL + receiver: secrets.token_hex(8)})
@@ -139,7 +139,7 @@ class Wish(NamedTuple):
 
     @staticmethod
     def rung(board: Mapping[str, str], receiver: str) -> str:
-        """The text on the board that is another one when a receiver's sender was asked for something, "" if none is."""
+        """The text on the board that changes when a receiver's sender gets a request; "": there was none."""
         return board.get(_BELL + receiver, "")
 
     def _with(self, text: str) -> "Wish":

@@ -1,4 +1,4 @@
-"""The notices of providers that sign as Standard Webhooks has it, and of shops that translate those of others."""
+"""Notices signed by Standard Webhooks, from providers, and from shops that translate other providers' notices."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ _FAMILY: Final = "payment."
 
 
 class Payment(BaseModel):
-    """A payment of a hold; only if it succeeded must the hold be said."""
+    """A payment of a hold; only a payment that succeeded must name it."""
 
     hold: str | None = Field(None, min_length=1, max_length=200, description="the id of the hold")
     payment_ref: str = Field(min_length=1, max_length=200, description="the provider's own name of the payment")

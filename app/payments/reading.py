@@ -1,4 +1,4 @@
-"""What the readers share: signatures by one of several secrets, and fields that may be anything."""
+"""Functions that the readers share: signatures by one of several secrets, and fields that may be anything."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -48,5 +48,5 @@ def name_of(found: object) -> object:
 
 
 def missing(setting: str, library: str, extra: str) -> str:
-    """Say that a library is not there, and how it is installed."""
+    """Return the error that a library is missing, and how to install it."""
     return f"{setting} needs {library}; in the checkout: pip install '.[{extra}]'"

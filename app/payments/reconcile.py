@@ -11,7 +11,7 @@ from app.orders.account import add_up
 
 
 class MovementKind(StrEnum):
-    """What moved money: a charge brought it, the others took it back."""
+    """The kind of a movement of money: a charge brought money, the others took it back."""
 
     CHARGE = "charge"
     REFUND = "refund"
@@ -95,7 +95,7 @@ class _Here:
     orders: list[str] = field(default_factory=list)
     paid: int = 0
     back: int = 0  # by the provider
-    known: bool = True  # the amount of each was told
+    known: bool = True  # the amount of each payment was reported
     whole: bool = False  # all of it was given back
     since: float = 0.0  # when the oldest of these orders began
     currencies: set[str | None] = field(default_factory=set)
@@ -111,7 +111,7 @@ class Reconciliation:
         self._since = since
         self._there: dict[str, _There] = {}
         self._here: dict[str, _Here] = {}
-        self._moved: dict[str, list[int]] = {}  # by currency: what was charged, and given back
+        self._moved: dict[str, list[int]] = {}  # by currency, the sums charged and given back
         self.sums: dict[str, Sums] = {}  # of the orders, by currency
 
     def add_movement(self, line: Movement) -> None:

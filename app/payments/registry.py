@@ -11,7 +11,7 @@ OWN: Final = "SECKILL_PROVIDERS"
 
 
 class Provider(NamedTuple):
-    """A provider. `setting`: it switches it on, with what its notices are verified with; `reader`: module and class."""
+    """A provider. `setting`: switches it on, with the secret that verifies its notices; `reader`: module and class."""
 
     setting: str
     reader: str

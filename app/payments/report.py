@@ -1,4 +1,4 @@
-"""What payment providers report, and the interface by which each is read."""
+"""Reports of payment providers, and the interface of the readers of their notices."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ Amount = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 
 
 class Kind(StrEnum):
-    """What a notice says of a payment."""
+    """The kind of a notice of a payment."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # or was not made in time; the buyer may have begun another one
     CANCELED = "canceled"  # likewise
     REFUNDED = "refunded"
-    REFUND_FAILED = "refund_failed"  # it was told before, and the money is here again
+    REFUND_FAILED = "refund_failed"  # a refund that was reported before: the money is here again
     DISPUTED = "disputed"  # the buyer wants it back through their bank
     DISPUTE_WON = "dispute_won"
     DISPUTE_LOST = "dispute_lost"  # the bank has taken it back
@@ -48,15 +48,15 @@ class Report(BaseModel):
     paid_at: float | None = None  # by the provider's clock, in seconds since 1970
     at: float | None = None  # when it happened, likewise
     why: str = Field("", max_length=200)  # the reason of a dispute, or of a refund that failed
-    stranger: bool = False  # others sell by the same account, and this is likely about theirs
+    stranger: bool = False  # this is likely about another product on the same account
 
 
 class Reader(ABC):
     """Reads the notices of one provider.
 
     `taken`: the body of the answer by which this provider knows that a notice was taken; None: it looks at the status,
-    which is 200. `units`: its minor units, if they are not those of ISO 4217. `other_names`: how names begin that are
-    not the one of a payment, and what they are of: a shop that confirms with such a one is told so.
+    which is 200. `units`: its minor units, if they differ from ISO 4217. `other_names`: the beginnings of names that
+    are no payment's, and the kinds of objects that have them, for the error that a shop gets if it confirms with one.
     """
 
     taken: ClassVar[str | None] = None
@@ -65,12 +65,12 @@ class Reader(ABC):
 
     @abstractmethod
     def __init__(self, secrets: Sequence[str]) -> None:
-        """Make a reader that believes what any of these secrets has signed. Raises `ConfigurationError`."""
+        """Make a reader that accepts a signature by any of these secrets. Raises `ConfigurationError`."""
 
     @abstractmethod
     def read(self, body: bytes, headers: Mapping[str, str]) -> Report | None:
         """Read a notice; None if it says nothing about a payment of a hold. Names of headers are in small letters.
 
-        Raises `NotSigned` for what this provider has not signed, and `ValueError` for what can't be understood: it is
-        answered 422, with the error's text.
+        Raises `NotSigned` if this provider has not signed it, and `ValueError` if it can't be understood: the answer is
+        422, with the error's text.
         """

@@ -1,4 +1,4 @@
-"""What a provider's report means for the orders that have its payment: one, or one of each of several items."""
+"""The commands that a provider's report makes for the orders with its payment: one, or one of each item."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,8 @@ _MESSAGE_DIGITS: Final = 16
 def commands(orders: Sequence[Order], report: Report) -> Iterator[OrderCommand]:
     """Yield the commands for these orders. A report by a name that one of them knows is for that one.
 
-    Of any other each has its share: who is owed just so much, or else one after the other what is left of its payment.
+    Otherwise an order that is owed exactly this amount gets it, or each order takes up to the rest of its payment, in
+    turn.
     """
     paid = [(order, one) for order in orders for one in order.record.payments if one.ref == report.payment_ref]
     message = None
@@ -50,7 +51,7 @@ def commands(orders: Sequence[Order], report: Report) -> Iterator[OrderCommand]:
             yield GivenBack(*order.id, report.payment_ref, PROVIDER, amount, report.so_far, **about)
         return
     there = {order.id: one.given_back - one.given_elsewhere - one.lost for order, one in paid}
-    # What was asked for may be in the sum, and will be told by its name.
+    # A refund that we have asked for may be in the sum, and will be reported by its name.
     asked = sum(one.amount or 0 for _, paid_ in paid for one in paid_.open if one.state is RefundState.ASKED)
     for order, more in _shares(paid, max(0, report.so_far - sum(there.values()) - asked)):
         if more:
@@ -62,7 +63,8 @@ def _shares(
 ) -> Iterator[tuple[Order, int | None]]:
     """Yield the orders with their shares of an amount (None: each has all).
 
-    `back`: of what was given back of each; `named`: it may be what was told before without a name.
+    `back`: share by the sums that were given back; `named`: the amount may repeat a refund that was reported without a
+    name.
     """
     if amount is None or len(paid) == 1:
         yield from ((order, amount) for order, _ in paid)
@@ -75,7 +77,7 @@ def _shares(
         yield same, amount
         return
     shares = {order.id: 0 for order, _ in paid}
-    if named:  # it is first what was told without a name
+    if named:  # first come the refunds that were reported without a name
         for order, payment in paid:
             shares[order.id] = min(amount, sum(one.amount or 0 for one in _unnamed(payment)))
             amount -= shares[order.id]
@@ -88,7 +90,7 @@ def _shares(
 
 
 def _unnamed(payment: Payment) -> list[PaymentRefund]:
-    """What was given back of it, and may be told once more by the provider's own name."""
+    """The given refunds without a provider's name, which the provider may report once more with one."""
     given = (one for one in payment.refunds if one.state is RefundState.GIVEN and one.id is None)
     return [one for one in given if one.way is Way.NOTED or one.by == PROVIDER]
 

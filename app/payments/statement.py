@@ -1,4 +1,4 @@
-"""A provider's list of payments, as a file: our own columns, or those of Stripe's itemized report."""
+"""A provider's list of payments, as a file: with our own columns, or as Stripe's itemized report."""
 
 import csv
 import json
@@ -11,19 +11,19 @@ from app import money
 from app.payments.reconcile import Movement, MovementKind
 
 _OWN: Final = ("payment_ref", "kind", "amount", "currency")
-# What Stripe's categories are, and whether they bring the money (1) or take it (-1) in a line above 0.
+# The meaning of Stripe's categories, and whether a positive amount brings money (1) or takes it (-1).
 _STRIPES: Final = {
     "charge": (MovementKind.CHARGE, 1),
     "charge_failure": (MovementKind.CHARGE, 1),
     "refund": (MovementKind.REFUND, -1),
-    "partial_capture_reversal": (MovementKind.CHARGE, 1),  # what of the charge was never taken
+    "partial_capture_reversal": (MovementKind.CHARGE, 1),  # the part of the charge that was never captured
     "refund_failure": (MovementKind.REFUND, -1),
     "dispute": (MovementKind.DISPUTE, -1),
     "dispute_reversal": (MovementKind.DISPUTE, -1),
 }
 
 
-_HOLD: Final = "payment_metadata[hold]"  # of the payment, also in the lines of its refunds
+_HOLD: Final = "payment_metadata[hold]"  # the payment's name, also in the lines of its refunds
 _DIGITS_MAX: Final = 15  # of an amount
 
 
@@ -40,7 +40,7 @@ def read(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement
 
 
 def each(lines: Iterable[str], *, json_lines: bool = False) -> Iterator[Movement | None]:
-    """Read a list as `read` does; None for a line that moves no payment, so that one may rest between any two."""
+    """Read a list as `read` does; None for a line without a payment, so that the caller may rest after each line."""
     if json_lines:
         for number, line in enumerate(lines, 1):
             yield _movement(_object(line, number), number, _minor) if line.strip() else None
@@ -97,8 +97,8 @@ def _of_stripe(row: Mapping[str, Any], number: int) -> Movement | None:
     kind, sign = _STRIPES.get(row["reporting_category"], (None, 0))
     ref = row.get("payment_intent_id") or row.get("charge_id")
     if kind is None or not ref or row.get(_HOLD) == "":
-        return None  # a fee, a payout, what another product sold
-    # `gross` is in the account's currency, and without a sign of its own the other one is as it.
+        return None  # a fee, a payout, or a sale of another product
+    # `gross` is in the account's currency; an amount in the customer's currency without a sign has the sign of `gross`.
     facing = row.get("customer_facing_amount") and row.get("customer_facing_currency")
     currency = _currency(facing or row["currency"], number)
     amount = _decimal(row["customer_facing_amount" if facing else "gross"], currency, number)

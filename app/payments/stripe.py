@@ -37,8 +37,8 @@ class _Event(BaseModel):
 class Stripe(Reader):
     """Stripe: sessions, payment intents, charges, refunds and disputes.
 
-    `test_mode`: what its test mode tells counts, too; `account`: the one of Connect's accounts that counts; `shared`:
-    others sell by this account, too, and what names no hold is likely theirs.
+    `test_mode`: events of the test mode count, too; `account`: the connected account whose events count; `shared`:
+    other products use this account, too, and a payment without a hold is likely theirs.
     """
 
     units: ClassVar = STRIPE

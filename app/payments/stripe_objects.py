@@ -1,7 +1,7 @@
-"""Stripe's objects, as its events and its lists have them: what each says of a payment.
+"""Stripe's objects, in its events and its lists, and the report that each makes of a payment.
 
-A payment is called by its payment intent, `pi_...`, whichever object it is: by its charge if it has no intent, and by
-its session if nothing was to be paid. Of refunds each tells its own amount, and the charge the sum so far.
+A payment's name is that of its payment intent, `pi_...`, in each object; that of its charge if it has no intent, and
+that of its session if the sum was 0. Each refund has its own amount, and the charge has the sum so far.
 """
 
 import logging
@@ -14,19 +14,19 @@ from app.payments.units import STRIPE
 
 _log = logging.getLogger(__name__)
 
-# A pending refund that fails later is told once more; one that waits for the payer's action may come to nothing.
+# A pending refund that fails later is reported once more; one that waits for the payer's action may never be made.
 REFUNDS: Final = {
     **dict.fromkeys(("succeeded", "pending"), Kind.REFUNDED),
     **dict.fromkeys(("failed", "canceled"), Kind.REFUND_FAILED),
 }
-UNCAPTURED: Final = "expired_uncaptured_charge"  # the reason of a refund of what was never taken
+UNCAPTURED: Final = "expired_uncaptured_charge"  # the reason of a refund of an amount that was never captured
 _RESERVED: Final = "requires_capture"
-# An inquiry that is closed has taken nothing; what prevents a dispute has given the money back.
+# A closed inquiry has taken nothing; a prevented dispute has given the money back.
 _ENDS: Final = {"won": "won", "warning_closed": "won", "lost": "lost", "prevented": "lost"}
 
 
 def report_of(kind: Kind, of: dict[str, Any], message: str, at: float | None) -> Report | None:
-    """Report an object that was told at a moment (seconds since 1970); None if nothing follows. Raises `ValueError`."""
+    """Report an object of an event at a moment (seconds since 1970); None if nothing follows. Raises `ValueError`."""
     if of.get("mode") not in (None, "payment"):
         _log.info("the session %r of mode %r pays for no hold: ignored", of.get("id"), of["mode"])
         return None
@@ -48,13 +48,13 @@ def report_of(kind: Kind, of: dict[str, Any], message: str, at: float | None) ->
         kind = REFUNDS[status]
         failed = kind is Kind.REFUND_FAILED
         more |= {"refund_id": of.get("id"), "refund_name": inner(of, "metadata").get("seckill")}
-        # That it was made may be told again, long after a later one was.
+        # Its creation may be reported again, long after a later dispute's.
         more |= {"why": str(of.get("failure_reason") or status)} if failed else {"at": of.get("created") or at}
     elif kind is Kind.REFUNDED:
         so_far, all_of_it = number(of, "amount_refunded"), number(of, "amount")
         if so_far is None or all_of_it is None or amount is None:
             raise ValueError("amount_refunded: how much was given back is not said")
-        so_far -= max(0, all_of_it - amount)  # what was never captured is in Stripe's sum, too
+        so_far -= max(0, all_of_it - amount)  # Stripe's sum includes the part that was never captured
         if so_far <= 0:
             return None
         amount, more["so_far"], more["whole"] = None, STRIPE.iso(so_far, currency), bool(of.get("refunded"))
@@ -67,7 +67,7 @@ def report_of(kind: Kind, of: dict[str, Any], message: str, at: float | None) ->
 def _subtotal(of: Mapping[str, Any], amount: int) -> int | None:
     if "amount_subtotal" in of:
         return number(of, "amount_subtotal")
-    details = inner(of, "amount_details")  # of an intent: what is not for the goods
+    details = inner(of, "amount_details")  # of an intent: the part that is not for the goods
     rest = [number(inner(details, name), "amount", "total_tax_amount") or 0 for name in ("tax", "shipping", "tip")]
     goods = amount - sum(rest) + (number(details, "discount_amount") or 0)
     return goods if goods != amount else None

@@ -1,18 +1,18 @@
-"""How callbacks of payment providers are answered: those who refuse all of them must not look as if none came."""
+"""Counts the answers to callbacks of payment providers: to refuse all must not look as if none came."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
 TAKEN: Final = "taken"
-AGAIN: Final = "again"  # it is to be sent again: no such order yet, or no store
+AGAIN: Final = "again"  # the provider has to send it again: no such order yet, or no store
 NOT_SIGNED: Final = "not_signed"
 INVALID: Final = "invalid"
 SWITCHED_OFF: Final = "switched_off"
-NO_ADDRESS: Final = "no_address"  # under which no provider reports; it has no provider's name
+NO_ADDRESS: Final = "no_address"  # the outcome at an address of no provider
 
 _LATELY_S: Final = 3600.0
-_SEVERAL: Final = 3  # a stranger's try, or two, are no news
+_SEVERAL: Final = 3  # one or two refusals may be a stranger's tries
 _WORDS: Final = {
     NOT_SIGNED: "not signed with a secret that is set here",
     INVALID: "not valid, the log says why",
@@ -43,7 +43,7 @@ class Tally:
 
     @property
     def warnings(self) -> list[str]:
-        """What an operator has to know: nothing of a provider was taken since several were refused, within an hour."""
+        """A warning for each provider whose callbacks of the last hour were refused, several of them."""
         since = self._clock() - _LATELY_S
         return [
             f"{count} callbacks of {provider or 'a payment provider'} were refused, and none was taken since: "

@@ -1,4 +1,4 @@
-"""A provider's own minor units, where they are not those of ISO 4217."""
+"""A provider's own minor units, if they differ from ISO 4217."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from app import money
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The minor units of a provider. `decimals`: which currencies have so many in its amounts; all others have two.
+    """The minor units of a provider. `decimals`: the currencies by their number of decimals; all others have two.
 
-    `steps`: of amounts with so many decimals only multiples of this are charged; `unknown`: currencies in which it
-    charges nothing.
+    `steps`: by the number of decimals, the number of which an amount must be a multiple; `unknown`: currencies that it
+    doesn't charge.
     """
 
     provider: str
@@ -32,7 +32,7 @@ class Units:
         return whole
 
     def theirs(self, amount: int, currency: str | None) -> int:
-        """An amount in the minor unit of ISO 4217 in this one; what was charged has no fraction there."""
+        """Convert an amount from the minor unit of ISO 4217; a charged amount has no fraction there."""
         if currency is None:
             return amount
         return amount * int(10 ** self._decimals(currency)) // int(10 ** money.decimals(currency))

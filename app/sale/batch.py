@@ -87,7 +87,7 @@ class Part:
             yield entry, told[-1]
 
     def _was_done_before(self, command: Command, answer: Answer) -> bool:
-        """Return whether an earlier batch has cancelled this part: the order knows it, when its key is forgotten."""
+        """Return whether an earlier batch has cancelled this part: the order remembers it longer than the key."""
         if not isinstance(command, Cancel) or command.message is None:
             return False
         names = (
@@ -145,7 +145,7 @@ def decide_part(
     clock: StoreClock | None = None,
     asked: float = 0.0,
 ) -> Part:
-    """Decide on the buyers of an item who still wait. `asked`: when the snapshot was, by `clock.passed()`."""
+    """Decide on the buyers of an item who still wait. `asked`: when the snapshot was requested, by `clock.passed()`."""
     entries = [entry for entry in entries if entry.wanted]
     commands = [entry.command for entry in entries]
     terms = snapshot.terms.completed_by(everywhere)
@@ -189,7 +189,7 @@ def decide_part(
             continue
         if isinstance(command, _NEW) and decision.outcome not in lasting and decision.record is None:
             continue
-        if decision.outcome == _NOT_FOUND:  # else strangers would have other keys forgotten, by orders that they invent
+        if decision.outcome == _NOT_FOUND:  # else strangers with invented orders would crowd out other keys
             continue
         quantity, buyer = fingerprint(command)
         order = decision.record.id_of(item.sku) if decision.record else None

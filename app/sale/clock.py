@@ -10,17 +10,18 @@ import fencelock
 _log = logging.getLogger(__name__)
 
 BOUND_S: Final = 30.0  # a jump by less is one of a replica that took over, or of a clock that is set right
-_FORGET_S: Final = 600.0  # a server that was not heard of for so long is gone
-_SLEW: Final = 0.001  # of the time that passes: a clock that is set right without a jump differs by half as much
+_FORGET_S: Final = 600.0  # a server that has sent no time for so long is gone
+_SLEW: Final = 0.001  # part of the time that passes: a clock that is corrected slowly differs by half of it
 
 
 class StoreClock:
     """The clock of a store's server, compared with this instance's clocks.
 
     Passed time is counted here from the start on, also while the machine is suspended. If the store's clock gains more
-    than `BOUND_S` seconds on it, it has jumped ahead, and would end the holds of buyers who are paying. Their holds
-    then end by the passed time, until the store's clock is right again, or has been wrong for as long as any hold of
-    the item lasts. The same happens when a clock that was behind is set right: older holds end later than it says.
+    than `BOUND_S` seconds on the passed time, it has jumped ahead, and would end the holds of buyers who are paying.
+    Their holds then end by the passed time, until the store's clock is right again, or has been wrong for as long as
+    any hold of the item lasts. The same happens when a clock that was behind is set right: older holds end later than
+    it says.
 
     Deadlines are set by the store's clock, and announced with it; nothing else depends on this class.
     """
@@ -32,7 +33,7 @@ class StoreClock:
         self._wall = wall
         self.passed = passed
         self.heard = passed()  # when it was last
-        self._ahead_s = self._counted_s = wall() - self.heard  # the store's clock, and ours, minus `passed`
+        self._ahead_s = self._counted_s = wall() - self.heard  # the store's clock and ours, each minus `passed`
         self._jump_s, self._since = 0.0, 0.0  # and since when, by `passed`
         self._late_s = 0.0  # holds end so much later than the store's clock says
         self._said = (False, False)
@@ -59,7 +60,7 @@ class StoreClock:
 
     @property
     def now(self) -> float:
-        """The store's clock, in seconds since 1970, as far as it was heard."""
+        """The store's clock, in seconds since 1970, by its last answer."""
         return self.passed() + self._ahead_s
 
     @property
@@ -117,12 +118,12 @@ class StoreClocks:
 
     @property
     def offset_s(self) -> float:
-        """The `StoreClock.offset_s` of the one that is off most."""
+        """The `StoreClock.offset_s` of the server whose clock is most wrong."""
         return max((one.offset_s for one in self._by_server.values()), key=abs, default=0.0)
 
     @property
     def jump_s(self) -> float:
-        """The `StoreClock.jump_s` of the one that has jumped most."""
+        """The `StoreClock.jump_s` of the server whose clock has jumped most."""
         return max((one.jump_s for one in self._by_server.values()), key=abs, default=0.0)
 
     @property

@@ -22,7 +22,7 @@ class Expiry:
     """Submits an `Expire` for an item when the first of its holds has expired.
 
     Each batch ends holds, too, so there is nothing to do for an item that somebody buys. `in_office`: whether this
-    instance is the one that looks; the others needn't.
+    instance has to look; without an auditor each has.
     """
 
     def __init__(self, shop: Shop, journals: Journals, in_office: Callable[[], bool]) -> None:

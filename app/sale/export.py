@@ -16,7 +16,7 @@ Format = Literal["csv", "jsonl"]
 _FORMULA: Final = re.compile(
     r"""(\A(?=[\t\r\n])|(?:\A|[,;|\t\r\n"])(?=[\s\0\u200b\u2060\ufeff]*[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b-]))"""
 )
-# What is read as a number, or a date, and then written in another way; of a short number there is no other way.
+# A text that a spreadsheet reads as a number, or a date, and writes in another way; a short number is always the same.
 _RESHAPED: Final = re.compile(r"(?!(?:0|[1-9]\d{0,10})\Z)\d[\d\s.,:/eE-]*")
 _BOM: Final = "\ufeff"  # without it Excel takes the file for one of its country's
 

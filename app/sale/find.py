@@ -14,7 +14,7 @@ WantedState = OrderState | Literal["attention"]
 
 _PAGE: Final = 1000
 _AT_ONCE: Final = 100  # items
-_NUMBER: Final = re.compile("[0-9]{10,}-[0-9]+")  # one that can't be anything else, without its item
+_NUMBER: Final = re.compile("[0-9]{10,}-[0-9]+")  # a number that can't be anything else, without its item
 _SHORT: Final = re.compile(
     "[0-9a-f]{4}(?:-?[0-9a-f]{4})+"
 )  # the head of a secret, as the shop's pages show it to buyers
@@ -23,16 +23,14 @@ _NEWEST: Final = "newest "
 
 
 class Wanted(NamedTuple):
-    """The orders to find: those with all that is not None. `state` "attention": those that need an operator.
+    """A search for orders, which must match each field that is not None."""
 
-    `text`: something that is known of it: its number (or id), or, in large or small letters, the short number that the
-    shop's page gives the buyer, or a part of the name of the buyer or of a payment, or of the shop's number.
-    """
-
-    state: WantedState | None = None
+    state: WantedState | None = None  # "attention": the orders that need an operator
     buyer: str | None = None
     ref: str | None = None
     number: str | None = None
+    # the number (or id), the short number on the shop's page, or a part of the buyer's, a payment's or the shop's name
+    # for it; large and small letters are the same
     text: str | None = None
 
     def has(self, order: Order) -> bool:
@@ -67,19 +65,13 @@ def _names(order: Order) -> list[str]:
 
 
 class Found(NamedTuple):
-    """Orders that were found, oldest first; by a text, those first that have it as a whole name.
-
-    `next`: look on behind the order of this name, None: that was all.
-
-    `looked`: how many orders were looked at, the last of them from `until`, in seconds since 1970. `unread`: items
-    whose data are odd, so that their orders (or the rest of them) are missing here.
-    """
+    """The orders that were found, oldest first; with a text, exact matches first."""
 
     orders: list[Order]
-    next: str | None
-    looked: int
-    until: float | None
-    unread: Sequence[str] = ()
+    next: str | None  # continue behind the order of this name; None: that was all
+    looked: int  # orders that were read
+    until: float | None  # when the last read order began, in seconds since 1970
+    unread: Sequence[str] = ()  # items with damaged data, whose orders (or the rest of them) are missing here
 
 
 async def named(store: StockStore, text: str) -> Order | None:
@@ -90,7 +82,7 @@ async def named(store: StockStore, text: str) -> Order | None:
 
 
 async def _known_by(store: StockStore, skus: Sequence[str], text: str) -> list[Order]:
-    """The orders that have this number, or a payment of this name: without a look at all of them."""
+    """The orders that have this number, or a payment of this name, found without reading all orders."""
     if OrderId.parse_name(text):
         names = [text]
     else:
@@ -113,7 +105,7 @@ async def find(
 ) -> Found:
     """Find orders, item by item, up to `limit` or until `look_max` were looked at.
 
-    Of several items, one that can't be read hides none of the others' orders: it is named. Of one it is an error.
+    An item that can't be read hides no orders of other items: it is named. A search in one item raises the error.
     `after`: the name of an order, or a `next`. Raises `ValueError` if it is neither.
     """
     if wanted.number is not None:
@@ -173,7 +165,7 @@ async def _of_item(
 async def newest(
     store: StockStore, skus: Sequence[str], wanted: Wanted, *, after: str | None = None, limit: int = 100
 ) -> Found | None:
-    """Find orders of several items, newest first; None if there are too many to look at all of them for each page.
+    """Find orders of several items, newest first; None if there are too many to read all of them for each page.
 
     `after`: a `next` of this function. Raises `ValueError` if the order of that name is there no more.
     """

@@ -21,7 +21,7 @@ class InDoubt:
     def __init__(self, store: StockStore, observer: Observer) -> None:
         self._store = store
         self._observer = observer
-        self._commits: list[list[Part]] = []  # the parts of one commit have one batch id
+        self._commits: list[list[Part]] = []  # all parts of a commit have the same batch id
 
     def __bool__(self) -> bool:
         return bool(self._commits)

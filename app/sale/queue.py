@@ -17,7 +17,7 @@ _ITEMS_KEPT: Final = 10_000  # items that nobody waits for, but whose state may 
 _SHOWN_MAX: Final = 1000
 _NEXT_MAX: Final = 5
 _SWEEP_S: Final = 0.01
-_TURNS_FIRST: Final = 4  # of the loop, before buyers are answered: meanwhile the release of the lock is sent
+_TURNS_FIRST: Final = 4  # turns of the loop before buyers are answered, so that the release of the lock is sent first
 _ERROR_COUNTS_S: Final = 5.0
 
 
@@ -29,16 +29,16 @@ class EntryState(Enum):
     """The state of a request."""
 
     WAITING = auto()  # for its turn
-    TAKEN = auto()  # into a batch; nothing of it was sent
-    SENT = auto()  # a commit with it is out, or in doubt: from here on "nothing was sold" may be untrue
+    TAKEN = auto()  # the entry is in a batch, of which nothing was sent
+    SENT = auto()  # its commit is under way, or in doubt: from here on "nothing was sold" may be untrue
 
 
 class Item:
     """An item, as this instance knows it.
 
     `waiting`: buyers who are not answered; `parked`: its buyers are passed over for a while; `error`: why nothing of it
-    could be sold, and when; `blocked`: only an operator can change that; `sells`: it was decided on when last
-    tried. Times are by the loop's clock.
+    could be sold, and when; `blocked`: only an operator can change that; `sells`: the last try could decide on it.
+    Times are by the loop's clock.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Item:
         self.conflicts = Backoff(0.004, 0.1, jitter=True)
 
     def refuse(self, outcome: Outcome | None, until: float, *, limited: bool) -> None:
-        """Answer all with this outcome, if any, until then; but not a nameless buyer, where there is a limit."""
+        """Answer all purchases with this outcome until then, except nameless ones if there is a limit."""
         self._refusal, self._until, self._limited = outcome, until, limited
 
     def refusal(self, purchase: Purchase, now: float) -> Outcome | None:
@@ -116,7 +116,7 @@ class Entry:
 
 
 class Queue:
-    """A queue of buyers: first come, first served, whatever one wants to buy. It lives on one event loop.
+    """A queue of buyers of all items of a lock: first come, first served. It lives on one event loop.
 
     Nobody leaves it before they are answered; a buyer who is being served keeps their place, and simply waits again if
     that fails. `limit`: buyers at most; `on_work` is called when there may be somebody to serve.
@@ -137,7 +137,7 @@ class Queue:
 
     @property
     def waiting_by_item(self) -> dict[str, int]:
-        """The number of buyers not answered, by item: a thousand items at most, first those with buyers."""
+        """The number of buyers not answered, by item: a thousand items at most, items with buyers first."""
         items = sorted(self._items.values(), key=lambda item: not item.waiting)
         return {item.sku: item.waiting for item in items[:_SHOWN_MAX]}
 
@@ -164,7 +164,7 @@ class Queue:
             raise QueueFull(f"{self._limit} buyers are waiting already; {not_done(command)}")
         loop = asyncio.get_running_loop()
         item = self._items.get(command.sku) or self._new_item(command.sku)
-        if item.blocked and item.parked is not None:  # when its pause is over, the next buyer tries it again
+        if item.blocked and item.parked is not None:  # when the item's pause is over, the next buyer tries it again
             self._observer.answered(ItemBlocked.__name__)
             raise _blocked(item, command)
         entry = Entry(command, item, loop.create_future(), deadline, gone)
@@ -183,7 +183,7 @@ class Queue:
 
     @property
     def next_skus(self) -> list[str]:
-        """The items of those who are next, five at most."""
+        """The items of the next buyers, five at most."""
         waiting = (e.item for e in self._entries if e.state is EntryState.WAITING and e.item.parked is None)
         return list(dict.fromkeys(item.sku for item in waiting))[:_NEXT_MAX]
 
@@ -206,7 +206,7 @@ class Queue:
         return taken
 
     def put_back(self, entries: Iterable[Entry]) -> None:
-        """Have the buyers wait again who were neither answered nor sent."""
+        """Put the buyers back into the queue who were neither answered nor sent."""
         for entry in entries:
             if entry.state is EntryState.TAKEN:
                 entry.state = EntryState.WAITING
@@ -288,9 +288,9 @@ class Queue:
         return sku in self._items
 
     def refusal(self, purchase: Purchase, now: float) -> Outcome | None:
-        """The outcome of a purchase that need not wait, as it is known from a moment ago; `now`: by the loop's clock.
+        """The outcome of a purchase that need not wait, cached a moment ago; `now`: by the loop's clock.
 
-        None for a purchase with a key: it must be looked up all the same, as it may repeat one that was sold to.
+        None for a purchase with a key: it must be looked up all the same, as it may repeat one that was sold.
         """
         item = self._items.get(purchase.sku) if purchase.key is None else None
         return item.refusal(purchase, now) if item is not None else None

@@ -47,7 +47,7 @@ class Shop:
         self._lock_groups = lock_groups
         self._halted = halted
         self._clocks = clocks
-        self._workers: dict[str, Worker] = {}  # by the name of their lock
+        self._workers: dict[str, Worker] = {}  # the queues, by the name of their lock
         self.leaving = self.closing = False  # about to close, but still selling; no longer selling
 
     async def give_back(self, sku: str) -> None:
@@ -101,7 +101,7 @@ class Shop:
 
     def lock_name(self, sku: str) -> str:
         """The name of an item's lock."""
-        # Two layouts at once do no harm: a fence counts for its item, whatever the lock is called.
+        # Two layouts at once do no harm: a fence counts for its item under any lock.
         if self._lock_groups == 1:
             return f"{self.lock_prefix}all"
         group = zlib.crc32(sku.encode()) % self._lock_groups + 1
@@ -146,11 +146,11 @@ class Shop:
         return found
 
     def terms_of(self, level: Level) -> Terms:
-        """The terms of an item: its own, and for the rest those of the settings."""
+        """The terms of an item: its own, and else the settings'."""
         return level.terms.completed_by(self._rules.terms)
 
     def is_due(self, level: Level) -> bool:
-        """Return whether the time of some units that are held is up: not as long as only the store's clock says so."""
+        """Return whether some held units are due; not if only the store's wrong clock says so."""
         if level.due_in_s is None:
             return False
         lasting_s = Windows.of(self.terms_of(level), self._rules.grace_s).lasting_s

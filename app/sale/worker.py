@@ -34,9 +34,9 @@ from fencelock.kit import Backoff
 
 _log = logging.getLogger(__name__)
 
-_BATCH_MAX: Final = 500  # purchases a commit: Lua unpacks a few thousand values at most, and a script stops the store
+_BATCH_MAX: Final = 500  # purchases in a commit: Lua unpacks some thousand values at most, and a script stops the store
 _LOOK_AGAIN_S: Final = 0.02
-_HOLD_MAX_TTLS: Final = 3  # after which a grant ends, whatever its worker does
+_HOLD_MAX_TTLS: Final = 3  # TTLs after which a grant ends even if its worker goes on
 
 Halted = Callable[[str], StockError | None]
 
@@ -46,7 +46,7 @@ class Worker:
 
     It runs only while somebody waits. An item that can't be sold is parked with its buyers, and does not stop the
     others. `halted(sku)`: why an item must not be sold, if it must not. `tasks_max`: more than one only if the lock
-    locks nothing. `clocks`: the store's, held against ours; without them, those are believed.
+    locks nothing. `clocks`: compares the store's clocks with ours; None: trust the store's.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Worker:
             # The task's name is shown in the lock's queue.
             task = asyncio.get_running_loop().create_task(self._run(), name=self._lock.name, context=Context())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)  # one that was cancelled before it began has no `finally`
+            task.add_done_callback(self._tasks.discard)  # a task cancelled before it began has run no `finally`
 
     async def _run(self) -> None:
         task = asyncio.current_task()
@@ -101,7 +101,7 @@ class Worker:
             self._tasks.discard(task)
 
     def _has_work(self) -> bool:
-        self._in_doubt.forget_unwanted()  # else it would take the lock again and again for nobody
+        self._in_doubt.forget_unwanted()  # else the worker would take the lock again and again for nobody
         return self.queue.has_work or self._in_doubt.has_work
 
     async def _work(self, backoff: Backoff) -> None:
@@ -145,7 +145,7 @@ class Worker:
                 else:
                     await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # parked items will be back
         finally:  # also for a caller that is cancelled meanwhile
-            self._tasks_max = 0  # an item that is no longer parked starts nothing any more
+            self._tasks_max = 0  # from now on an item that is no longer parked starts no task
             try:
                 await end(*self._tasks)
             finally:
@@ -193,7 +193,7 @@ class Worker:
                 asks = {item.sku: ask(of_item) for item, of_item in buyers.items() if item not in errors}
                 asked = self._clocks.passed() if self._clocks is not None else 0.0
                 snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
-                # No await between decision and commit: a buyer who is told "nothing was sold" must not be sold to.
+                # No await between decision and commit: a buyer whose answer is "nothing was sold" must have no order.
                 parts: list[Part] = []
                 for item, of_item in buyers.items():
                     snapshot = errors.get(item) or snapshots[item.sku]

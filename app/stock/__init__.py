@@ -1,7 +1,7 @@
 """The stock of the items on sale: its store, whose rules are here once, and the storages that keep named things.
 
-`store` is what the rest of the house uses; `puts`, `restock`, `outbox`, `values` and `log` are its rules and its texts;
-`storage` is the interface of a storage, of which there are two: `redis` and `sql`.
+`store` is for the rest of the house; `puts`, `restock`, `outbox`, `values` and `log` are its rules and its texts;
+`storage` is the interface of the two storages, `redis` and `sql`.
 """
 
 from app.stock.batch import LAYOUT, Batch, Begun, Fence, Refused, Sold

@@ -1,4 +1,4 @@
-"""A batch: what was decided under one grant about an item, to be written whole or not at all."""
+"""A batch: the decisions of one grant about an item, to be written all or not at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from typing import Final
 
 from app.orders import OrderChange, Record, Settled, Snapshot, new_secrets
 
-# Of all that is kept of an item, noted when its sale begins. A release whose data the one before could not read, or
-# would spoil, has a higher one: the one before then refuses the item. So begin no sale until all are upgraded. Smaller
-# ones were never released: they are refused, too, and only a new sale can take their place.
+# The layout of an item's data, noted when its sale begins. A release gets a higher one if the release before could not
+# read its data, or would spoil them, and so refuses the item. So begin no sale until all are upgraded. Smaller ones
+# were never released: they are refused, too, and only a new sale can take their place.
 LAYOUT: Final = 4
 
 
@@ -32,7 +32,7 @@ class Sold:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An order to write that is held, or of which more is kept than a sale: how it stands is in a record.
+    """A new order with a record: a hold, or a sale with more facts than a plain one.
 
     `record` has the order's secret; only its number is still to come.
     """
@@ -58,7 +58,7 @@ class Batch:
     sold: Sequence[Sold] = ()  # orders that are just sold; they come last in the journal
     refused: Sequence[Refused] = ()  # refusals to remember
     begun: Sequence[Begun] = ()  # orders that begin with a record; they come second
-    changes: Sequence[OrderChange] = ()  # of existing orders; they come first
+    changes: Sequence[OrderChange] = ()  # changes of existing orders; they come first
 
     @property
     def entries(self) -> int:

@@ -23,7 +23,7 @@ class Bulkhead:
     async def call(self, limit_s: float) -> AsyncIterator[None]:
         """Run the block as one call, which ends with `TimeoutError` after `limit_s` seconds.
 
-        Raises `StockUnavailable` if the wait for the others took all of that time; nothing was sent then.
+        Raises `StockUnavailable` if the wait for other calls took all of that time; nothing was sent then.
         """
         until = asyncio.get_running_loop().time() + limit_s
         if self._free.locked():

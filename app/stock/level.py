@@ -20,7 +20,7 @@ class Level:
     held: int = 0
     due_in_s: float | None = field(default=None, compare=False)  # when the first held units go back; None if none are
     now: float | None = field(default=None, compare=False)  # the store's clock, in seconds since 1970
-    sale: str = field(default="", compare=False)  # names the item's sale; "" if it has not begun
+    sale: str = field(default="", compare=False)  # the name of the item's sale; "" if it has not begun
 
 
 def facts(level: Level) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The operators' log: who changed what, before and after."""
+"""The operators' log: each change with the operator's name, before and after."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

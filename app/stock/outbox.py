@@ -9,15 +9,15 @@ from app.orders import to_json
 from app.stock import refusals
 from app.stock.batch import Fence
 
-DEFAULT_RECEIVER: Final = "default"  # of events, whose URL names none
+DEFAULT_RECEIVER: Final = "default"  # the receiver of events whose URL has no name
 
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
     """How far the events of an item have left to a receiver: see `app.outbox`.
 
-    `sale`: names the item's sale; `text`: what the sender has noted, "" if nothing; `wish`: what an operator asks the
-    sender for, "" if nothing; `number`: of the note, which grows.
+    `sale`: the item's sale; `text`: the sender's own note, or ""; `wish`: an operator's request to the sender, or "";
+    `number`: of the note, which grows.
     """
 
     sale: str
@@ -47,7 +47,7 @@ class Slip:
         return to_json({name: getattr(self, name) for name in self.__slots__})
 
     def current(self, sale: int) -> Self:
-        """The note as far as it is about the current sale; another one's says who its sender was, and the wish."""
+        """The note, if it is about the current sale; of an earlier sale's note only the sender and the wish."""
         own = str(sale or "")
         return self if self.sale == own else replace(self, sale=own, text="", number=0)
 
@@ -57,7 +57,7 @@ class Slip:
         return Outbox(now.sale, now.text, now.wish, now.number)
 
     def saved(self, sku: str, fence: Fence, outbox: Outbox) -> Self | None:
-        """The note with what a sender has to note; None if a later one of the same grant is here.
+        """The note with the sender's new text; None if a later one of the same grant is here.
 
         Raises `FenceRefused` if a later sender has been here.
         """
@@ -66,7 +66,7 @@ class Slip:
         if self.source is not None and self.token > fence.token:
             raise FenceRefused(refusals.superseded(sku, self.token, fence))
         if (self.token, self.sale) == (fence.token, outbox.sale) and self.number > outbox.number:
-            return None  # it was long on its way
+            return None  # the note was sent before the one that is here
         wish = "" if self.wish == outbox.wish else self.wish
         own = (outbox.sale, outbox.text, wish, outbox.number, fence.source, fence.token)
         return type(self)(*own)

@@ -1,4 +1,4 @@
-"""What is written of a batch: entries of the journal with their numbers, and the named things that they change."""
+"""The writes of a batch: entries of the journal with their numbers, and the named things that they change."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -19,7 +19,7 @@ def next_generation(generation: int, now_us: int, expected: Sequence[int] = ()) 
 def put_of(
     sku: str, batch: Batch, numbers: Sequence[str], expect: Mapping[str, Value], *, instance: str, token: int
 ) -> Put:
-    """What a batch writes of an item. `numbers`: those of its entries; see `Batch` for their order."""
+    """The writes of a batch for an item. `numbers`: those of its entries; see `Batch` for their order."""
     # No generic is called here, and no function defined, which would be half of the time: there may be 500 in a batch.
     found: Found = batch.seen.basis
     head = found.head
@@ -31,7 +31,7 @@ def put_of(
     if batch.changes or batch.begun:
         _put_records(put, sku, batch, number, instance=instance, token=token)
     batch_id, epoch, facts, taken, bought = batch.batch_id, head.epoch, NO_FACTS, 0, put.bought
-    for sold in batch.sold:  # most orders: without a record, which would be as dear as the rest
+    for sold in batch.sold:  # most orders have no record, as it would cost as much as all the rest
         entry, quantity, buyer = next(number), sold.quantity, sold.buyer
         order, units = OrderId(sku, entry, sold.secret), Units(-quantity, 0, quantity)
         own = (quantity, buyer, sold.key, at, instance, token, batch_id, epoch, units, facts)
@@ -94,7 +94,7 @@ def _put_records(put: Put, sku: str, batch: Batch, number: Iterator[str], *, ins
 
 
 def _keep_change(put: Put, change: OrderChange, entry: str) -> None:
-    """Keep how an order stands after a change, and no longer as its buyer's last one that is held, if it isn't."""
+    """Keep an order's record after a change; if it isn't held any more, its buyer's last hold is forgotten."""
     after, number = change.after, change.after.number
     before = put.records[number][0] if number in put.records else put.found.records.get(number)
     put.records[number] = values.of_record(f"{values.entries_in(before)}{entry}\n", after), after

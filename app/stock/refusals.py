@@ -1,10 +1,10 @@
-"""Messages for the operator when a store refuses: what has happened, and which command helps."""
+"""Messages for the operator when a store refuses: the cause, and the command that helps."""
 
 from app.stock.batch import LAYOUT, Fence
 
 
 def foreign(sku: str, seen: Fence, ours: Fence) -> str:
-    """Say that the store is fenced by another lock system's tokens."""
+    """The text for a store that is fenced by another lock system's tokens."""
     return (
         f"the stock of {sku!r} is fenced by {seen.source} (token {seen.token}), ours is from {ours.source}; tokens of "
         f"two lock systems can't be compared. If {seen.source} is gone for good: seckill stock unfence --sku {sku}"
@@ -12,7 +12,7 @@ def foreign(sku: str, seen: Fence, ours: Fence) -> str:
 
 
 def superseded(sku: str, seen: object, ours: Fence) -> str:
-    """Say that the store has seen another token than ours, or that another batch was prepared."""
+    """The text for a store that has seen another token than ours, or another batch."""
     return (
         f"the stock of {sku!r} has seen token {seen}, ours is {ours.token}: another instance had the lock after us "
         "(or, if the tokens are equal, another batch was prepared). If every instance says so for long, etcd was "
@@ -21,7 +21,7 @@ def superseded(sku: str, seen: object, ours: Fence) -> str:
 
 
 def behind(sku: str, entry: str = "an order") -> str:
-    """Say that a known order is missing."""
+    """The text for a known order that is missing."""
     return (
         f"the store has lost orders of {sku!r}: {entry} was acknowledged and is not there; it was restored from an "
         "older copy, or a replica without its last writes was promoted. Put a complete copy in its place; if they are "
@@ -32,12 +32,12 @@ def behind(sku: str, entry: str = "an order") -> str:
 
 
 def changed(sku: str, stock: object) -> str:
-    """Say that the stock is not what the decision was based on."""
+    """Return the text of a stock that has changed since the decision's read."""
     return f"the stock of {sku!r} was changed to {stock} between our read and our write"
 
 
 def other_layout(sku: str, layout: int) -> str:
-    """Say that the item's sale was begun in a layout that is not known here; 0 if none was noted."""
+    """The text for a sale whose layout is not known here; 0: none was noted."""
     known = f"(layout {layout}, and {LAYOUT} is known here)"
     if layout > LAYOUT:
         return (
@@ -51,7 +51,7 @@ def other_layout(sku: str, layout: int) -> str:
 
 
 def half(sku: str, lucky: int) -> str:
-    """Say that the last write of an item ended half-way."""
+    """The text for an item whose last write ended half-way."""
     return (
         f"the last write of item {sku!r} ended half-way: it counts {lucky} units as sold, and the orders of some are "
         "not there; compare it with the orders, then set the stock (`seckill stock set`), which begins anew"
@@ -59,5 +59,5 @@ def half(sku: str, lucky: int) -> str:
 
 
 def not_as_expected(sku: str, stock: int, lucky: int) -> str:
-    """Say that a condition of a restock is not met."""
+    """The text for a restock whose condition is not met."""
     return f"item {sku!r} has {stock} units left and {lucky} sold; nothing was changed"

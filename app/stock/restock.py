@@ -13,7 +13,7 @@ from app.stock.puts import next_generation
 from app.stock.refusals import not_as_expected
 from app.stock.storage import Found, Put, Storage, Value
 
-UNITS_MAX: Final = 10**15 - 1  # of an item: a script of Redis counts in doubles
+UNITS_MAX: Final = 10**15 - 1  # units of an item at most, as a script of Redis counts in doubles
 
 
 class Restock(TypedDict, total=False):
@@ -50,10 +50,10 @@ def put_of(
     expect: dict[str, Value],
     generations: Sequence[int],
 ) -> tuple[Put, Level]:
-    """What a restock writes, and the level that it makes.
+    """The writes of a restock, and the level that it makes.
 
-    `orders`: how many there are, if a condition is about it; `generations`: those of the orders that are expected.
-    Raises `UnknownItem`, `StockNotAsExpected`, `HasOrders` or `StockCorrupt` if it is not possible.
+    `orders`: their number, if a condition needs it; `generations`: of the expected orders. Raises `UnknownItem`,
+    `StockNotAsExpected`, `HasOrders` or `StockCorrupt` if it is not possible.
     """
     head, new_sale, if_match = found.head, how.get("new_sale", False), how.get("if_match")
     if how.get("add") and head.stock is None:

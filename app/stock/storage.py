@@ -28,22 +28,22 @@ class Head(NamedTuple):
     held: int = 0
     initial: int | None = None  # units at the start
     terms: str = ""  # the item's own, in JSON
-    generation: int = 0  # since when no order was lost, in ms since 1970; it grows with each sale, and each loss
+    generation: int = 0  # grows with each sale, and with each loss that an operator accepts; in ms since 1970
     sale: int = 0  # the generation with which the sale began
-    epoch: int = 0  # of the tokens; grows with each `unfence`
-    source: str | None = None  # of the highest token that was seen
+    epoch: int = 0  # grows with each `unfence`, which resets the tokens
+    source: str | None = None  # the source of the highest token that was seen
     token: int | None = None
     prepared: str | None = None  # the batch that may be written
     batch: str | None = None  # the last one that was
     last: str = ""  # the last entry of the journal, of earlier sales, too
-    tag: str = ""  # of its order's secret; "" if this sale has no entry
+    tag: str = ""  # the tag of its order's secret; "" if this sale has no entry
     changes: int = 0  # entries of this sale that begin no order
     erasures: int = 0  # buyers whose names were removed
     layout: int = 0
     version: int = 0  # grows with each write
     changed_at: int = 0  # when that was, in seconds since 1970
     half: bool = False  # the last write ended half-way
-    swept: int = 0  # before which sale nothing is left
+    swept: int = 0  # the sale before which no rows are left
     now_us: int = 0  # the storage's clock, since 1970
     first_due_ms: int | None = None  # when the first held units go back
 
@@ -60,12 +60,10 @@ class Names:
     buyers: Sequence[str] = ()
     keys: Sequence[str] = ()
     payments: Sequence[str] = ()
-    numbers: Sequence[str] = ()  # of orders: their records, and the entries of those that have none
+    numbers: Sequence[str] = ()  # of orders: their records, or the entries of orders without a record
     entries: Sequence[str] = ()
     marks: Sequence[str] = ()  # entries of which only the tag is asked for
-    holds: bool = (
-        False  # also what the buyers hold, what is due, and the orders of all names of an order that are found
-    )
+    holds: bool = False  # also the buyers' holds, the overdue holds, and each order that a named thing points to
     due: bool = False  # `first_due_ms`
 
 
@@ -88,27 +86,23 @@ class Found:
 
 @dataclass(slots=True)
 class Put:
-    """The things to write of an item, if it is as it was found.
-
-    `expect`: the fields of its head that must still have these values; `head`: fields that get others. The buyers and
-    the keys that it writes were looked up.
-    """
+    """The things to write of an item, if its head has not changed. Its buyers and keys must have been looked up."""
 
     found: Found
-    expect: Mapping[str, Value]
-    batch_id: str | None = None  # noted in the head; a put whose batch is the last one is not made again
-    units: Units = NO_UNITS  # that are added
-    head: dict[str, Value] = field(default_factory=dict)
-    entries: list[Event] = field(default_factory=list)
-    bought: dict[str, int] = field(default_factory=dict)  # units that buyers have more
-    keys: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    records: dict[str, tuple[str, Record]] = field(default_factory=dict)  # the text, and the record that it is of
-    payments: dict[str, str] = field(default_factory=dict)
-    holders: dict[str, str | None] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
-    clear: bool = False  # all named things of the item are forgotten, for a new sale
-    remove: bool = False  # likewise, and the item
+    expect: Mapping[str, Value]  # the fields of the head that must still have these values
+    batch_id: str | None = None  # noted in the head; a put is not made again if the head has its batch
+    units: Units = NO_UNITS  # to add
+    head: dict[str, Value] = field(default_factory=dict)  # the fields of the head to change
+    entries: list[Event] = field(default_factory=list)  # of the journal
+    bought: dict[str, int] = field(default_factory=dict)  # by buyer, the units to add
+    keys: dict[str, str] = field(default_factory=dict)  # by key, its answer as text
+    refused: dict[str, str] = field(default_factory=dict)  # by key, its refusal as text
+    records: dict[str, tuple[str, Record]] = field(default_factory=dict)  # by number, the record as text, and itself
+    payments: dict[str, str] = field(default_factory=dict)  # by payment, its order's number
+    holders: dict[str, str | None] = field(default_factory=dict)  # by buyer, the number of the last hold; None: ended
+    notes: list[Note] = field(default_factory=list)  # of senders
+    clear: bool = False  # forget all named things of the item, for a new sale
+    remove: bool = False  # forget the item, too
     erased: "Erased | None" = None
 
 
@@ -118,7 +112,7 @@ class Erased:
 
     buyer: str
     entries: list[Event] = field(default_factory=list)  # that have the name
-    refused: list[tuple[str, str, str]] = field(default_factory=list)  # where, the key, and its new text
+    refused: list[tuple[str, str, str]] = field(default_factory=list)  # the place, the key, and the new text
     state: Any = None  # the storage's own
 
 
@@ -134,7 +128,7 @@ class Storage(ABC):
 
     @abstractmethod
     def corrupt(self, sku: str, what: str) -> StockCorrupt:
-        """The error for something that is not what we write: "keys", "records", "orders" or "terms"."""
+        """The error for damaged data: "keys", "records", "orders" or "terms"."""
 
     # -- the journal's numbers ---------------------------------------------------------------------------------------
 
@@ -166,16 +160,16 @@ class Storage(ABC):
         any_layout: bool = False,
         durable: bool = False,
     ) -> dict[str, Found | StockError]:
-        """Read the head of each item and the things named, at one moment of each item.
+        """Read the head of each item and the named things, for each item at one moment.
 
-        With a fence it is raised to our token first, and the batch registered that may be written, in the same step,
-        unless it has seen a higher token or another source, or the item has another layout (but `any_layout`). The
-        head then says so: whether it was done shows in `token`, `source` and `prepared`.
+        With a fence, the same step first raises it to our token and registers the batch. It doesn't if the fence has
+        seen a higher token or another source, or if the item has another layout (unless `any_layout`). `token`,
+        `source` and `prepared` of the head show whether that was done.
         """
 
     @abstractmethod
     async def put(self, puts: Mapping[str, Put]) -> dict[str, Head | StockError | None]:
-        """Write the things of each item, all or nothing: None if they are written, else the head as it is now.
+        """Write the things of each item, all or nothing; None: they are written; else the present head.
 
         `StockUnavailable` leaves open whether it was written, unless it is `untouched`.
         """
@@ -200,10 +194,10 @@ class Storage(ABC):
 
     @abstractmethod
     async def copy(self, sku: str, erased: Erased, *, last: bool) -> None:
-        """Look through entries behind those that were looked through, for a name, and add those that have it.
+        """Search the next entries for a name, and copy the entries that have it.
 
-        `last`: to the end, under the item's grant; else until few are left. What a `Put` needs to replace them in the
-        journal is kept in `state`.
+        `last`: search to the end, under the item's grant; else until few entries are left. `state` keeps the data that
+        a `Put` needs to replace them in the journal.
         """
 
     @abstractmethod

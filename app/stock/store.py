@@ -1,4 +1,4 @@
-"""The stock store: prepare and commit, guarded by a fencing token; and what operators, readers and senders need.
+"""The stock store: prepare and commit, guarded by a fencing token; and the calls of operators, readers and senders.
 
 Each rule is here and in the modules beside it, once; a `Storage` keeps named things and knows none of them.
 """
@@ -35,11 +35,11 @@ from app.stock.watermark import Position, Watermark
 
 Under = Callable[[], AbstractAsyncContextManager[Fence]]
 
-NAME_BYTES: Final = 1020  # of a buyer, a key, a payment: 255 characters of UTF-8
+NAME_BYTES: Final = 1020  # the name of a buyer, a key, a payment: 255 characters of UTF-8
 _TOKEN_MAX: Final = 2**53  # scripts of Redis count in doubles
-_TRIES: Final = 5  # of an operator's change, while others change the same item
+_TRIES: Final = 5  # tries of an operator's change, while others change the same item
 _PAGE: Final = 1000
-_ANY: Final = Fence(1, "compare")  # where tokens don't count: all grants are alike
+_ANY: Final = Fence(1, "compare")  # for guards without tokens: all grants are alike
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9-]{20,33})(?:/([0-9a-f]{8}))?")  # of an order's position
 
 
@@ -47,11 +47,12 @@ class StockStore:
     """Keeps the stock, the sales and the orders of items.
 
     The rule of the store, a compare-and-set: **a batch is written only if it is the one that was prepared last.** To
-    prepare registers it under a fencing token and reads what it will be decided on, in one atomic step.
+    prepare registers it under a fencing token and reads the data for its decision, in one atomic step.
 
-    `guard`: how a change since the read is noticed. "fence": by the token and the batch that was registered at the
-    read; "compare": likewise without tokens, for locks that give none; "version": by a number that each write
-    increments; "timestamp": by the time of the last write, in whole seconds, which is not enough; "none": not at all.
+    `guard`: the way in which a change since the read is noticed. "fence": by the token and the batch that was
+    registered at the read; "compare": likewise without tokens, for locks that give none; "version": by a number that
+    each write increments; "timestamp": by the time of the last write, in whole seconds, which is not enough; "none":
+    not at all.
 
     All methods raise `StockUnavailable` when the store can't be reached within its call's deadline, and `UnknownItem`,
     `ItemNotPossible` or `StockCorrupt` where an item is meant. Methods for several items return an error for each
@@ -67,7 +68,7 @@ class StockStore:
         self._instance = instance
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(self._mark))
-        self._slips: dict[tuple[str, str], str] = {}  # the senders' notes, as they were last written here
+        self._slips: dict[tuple[str, str], str] = {}  # the senders' notes that this process wrote last
 
     @property
     def guarded(self) -> bool:
@@ -228,7 +229,7 @@ class StockStore:
             raise self.storage.corrupt(sku, "terms") from None
 
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
-        """Write the prepared batch: of each item its part, if nobody has prepared another and the stock is as it was.
+        """Write the part of each item, if nobody has prepared another batch and the stock has not changed.
 
         All parts have the prepared id. Returns the numbers of each item's new orders, in the order of `Batch.secrets`.
         Sending the last batch again does nothing and returns the same. An item's answer is `FenceRefused` or
@@ -302,7 +303,7 @@ class StockStore:
         return found
 
     async def _move_on(self, batches: Mapping[str, Batch]) -> None:
-        """Have each write refused that was decided before: for a guard that registers nothing at the read."""
+        """Make the store refuse all writes that were decided before, for a guard that registers nothing at the read."""
         heads = await self.storage.look(dict.fromkeys(batches, Names()))
         puts = {sku: Put(one, {}) for sku, one in heads.items() if isinstance(one, Found)}
         await self.storage.put(puts)
@@ -310,11 +311,11 @@ class StockStore:
     # -- orders that must be there -----------------------------------------------------------------------------------
 
     def marks(self) -> dict[str, str]:
-        """High-water marks: the last order of each item that this process knows of, as a text that grows."""
+        """High-water marks: each item's last order that this process knows, as a text that grows."""
         return {sku: mark for sku, watermark in self._watermarks.items() if (mark := watermark.mark)}
 
     def expect(self, sku: str, mark: str) -> None:
-        """Hold the store to an order that another process has seen. `ValueError`: not a mark."""
+        """Refuse the store if it lacks an order that another process has seen. `ValueError`: not a mark."""
         self._watermarks[sku].expect(self._unmark(mark))
 
     def _mark(self, position: Position) -> str:
@@ -328,7 +329,10 @@ class StockStore:
         return int(match[1]), self.storage.unmark(match[2]), match[3] or ""
 
     def _positions(self, sku: str) -> tuple[Position, ...]:
-        """The orders of an item that must be there. A name that is only asked for is not kept: it may be anything."""
+        """The orders of an item that must be there.
+
+        A name is not kept only because somebody asked for it: it may be anything.
+        """
         watermark = self._watermarks.get(sku)
         return watermark.positions if watermark is not None else ()
 
@@ -353,7 +357,10 @@ class StockStore:
             self._watermarks[sku].found(expected, last)
 
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        """Return what each fence has seen, None if nothing; `StockBehind` if an order is missing. Changes nothing."""
+        """Return the highest token of each fence, None if there is none; `StockBehind` if an order is missing.
+
+        Changes nothing.
+        """
         for sku in skus:
             self.check(sku)
         expected = {sku: self._positions(sku) for sku in skus}
@@ -374,7 +381,7 @@ class StockStore:
     async def accept_loss(self, sku: str, *, by: str = "") -> None:
         """Expect no order any more that the store has lost: an operator's word that these are gone for good.
 
-        It is the same sale as before, also for those who follow its journal.
+        It is the same sale as before, also for the followers of its journal.
         """
 
         async def decide(found: Found) -> Put:
@@ -395,7 +402,7 @@ class StockStore:
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
-    # An operator's change is written together with a line of the log: who (`by`), what, before and after.
+    # An operator's change is written together with a line of the log: the name (`by`), the change, before and after.
 
     async def _change(
         self,
@@ -452,7 +459,7 @@ class StockStore:
                 orders = await self.storage.count(sku) - found.head.changes
             expect = self._expect(found.head)
             if new_sale:
-                expect.pop("lucky", None)  # it is set to 0, whatever it is
+                expect.pop("lucky", None)  # the stock is set to 0, whatever its value is
             put, level = restock.put_of(
                 self.storage,
                 sku,
@@ -513,7 +520,7 @@ class StockStore:
         return await self.storage.log(sku, limit)
 
     async def note(self, sku: str, note: Note) -> None:
-        """Write a line of the log about what changes nothing here, such as events that are sent again."""
+        """Write a line of the log about an act that changes no stock, such as events that are sent again."""
         await self.storage.add_to_log(sku, note)
 
     async def erase(self, sku: str, buyer: str, under: Under, *, by: str = "") -> int:
@@ -570,7 +577,7 @@ class StockStore:
         if units := found.bought.get(buyer):
             put.bought = {ERASED: units}
         put.holders = {buyer: None}
-        put.head = {"erasures": found.head.erasures + 1, "prepared": None}  # a batch that is prepared may have the name
+        put.head = {"erasures": found.head.erasures + 1, "prepared": None}  # a prepared batch may still write it
         put.notes.append(Note(by, "erase a buyer", {}, {"erased": len(erased.entries)}))
         done = (await self.storage.put({sku: put}))[sku]
         if done is not None:
@@ -708,7 +715,7 @@ class StockStore:
         Raises `ValueError` for an entry that is none of this store's.
         """
         self.check(sku)
-        if until == "0":  # before all of them, in each store's way of numbering
+        if until == "0":  # before all entries, in each store's numbers
             return []
         after = None if after in ("", "0") else after
         return await self.storage.page(sku, self._place(after), self._place(until), limit)
@@ -755,8 +762,8 @@ class StockStore:
     async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox, receiver: str = DEFAULT_RECEIVER) -> None:
         """Note how far the events have left, and forget the wish that is granted.
 
-        A note that comes late, behind one of the same grant with a higher number, changes nothing.
-        Raises `FenceRefused` if a later sender has been here, and `StockChanged` if another sale has begun.
+        A late note, which arrives after a later one of the same grant, changes nothing. Raises `FenceRefused` if a
+        later sender has been here, and `StockChanged` if another sale has begun.
         """
         known = self._slips.get((sku, receiver))
         if known is not None and Slip.from_text(known).sale != outbox.sale:
@@ -797,7 +804,7 @@ class StockStore:
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
         """Put up texts under names, take some down, and read all that are there: a board for the instances.
 
-        It is for what instances report to each other and to people; no sale depends on it.
+        It is for reports of instances to each other and to people; no sale depends on it.
         """
         return await self.storage.board(put, drop)
 
@@ -812,7 +819,7 @@ class StockStore:
     async def ping(self, skus: Sequence[str] = (), *, timeout_s: float | None = None) -> None:
         """Raise `StockUnavailable` unless the store answers and can be written to.
 
-        In a cluster: unless the server of any of these items does.
+        In a cluster it asks the server of one of these items.
         """
         await self.storage.ping(skus, timeout_s)
 

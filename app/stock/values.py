@@ -1,4 +1,4 @@
-"""The texts of named things: what a key stands for, and how an order stands with the entries of its later events."""
+"""The texts of named things: the meaning of a key, and an order's record with the entries of its later events."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ def tag_of(secret: str) -> str:
 
 
 def of_key(settled: Settled) -> str:
-    """Write what an idempotency key stands for, behind the number of its order."""
+    """Write the text of an idempotency key: its order's number, and the answer."""
     own: dict[str, object] = {"outcome": settled.outcome, "quantity": settled.quantity}
     if settled.buyer is not None:
         own["buyer"] = settled.buyer
@@ -26,7 +26,7 @@ def of_key(settled: Settled) -> str:
 
 
 def key_of(sku: str, text: str) -> Settled:
-    """Read what a key stands for. Raises one of `Odd`."""
+    """Read the text of a key. Raises one of `Odd`."""
     number, _, packed = text.partition(" ")
     own = json.loads(packed)
     secret = own.get("secret")
@@ -35,12 +35,15 @@ def key_of(sku: str, text: str) -> Settled:
 
 
 def of_refusal(settled: Settled, generation: int, at_ms: int) -> str:
-    """Write what a key stands for that is remembered for a while, and since when."""
+    """Write the text of a key whose refusal is remembered for a while, and its time."""
     return f"{generation} {at_ms} {of_key(settled)}"
 
 
 def refusal_of(sku: str, text: str, generation: int, since_ms: int) -> Settled | None:
-    """Read such a text; None if it is of another generation, or from before `since_ms`. Raises one of `Odd`."""
+    """Read the text of a refusal; None if it is of another generation, or from before `since_ms`.
+
+    Raises one of `Odd`.
+    """
     of, at_ms, own = text.split(" ", 2)
     return key_of(sku, own) if int(of) == generation and int(at_ms) > since_ms else None
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
-Position = tuple[int, str, str]  # of an order: its generation, its number, the tag of its secret ("": any)
+Position = tuple[int, str, str]  # an order's position: its generation, its number, the tag of its secret ("": any)
 Known = TypeVar("Known")
 
 
 class Watermark(Generic[Known]):
     """The orders of an item that must be in the store: some that others have seen, and the last that we have seen.
 
-    A position is what the store knows an order by: its generation, its entry, and the tag of its secret. `mark` makes
-    it a text that is greater for later orders.
+    A position identifies an order in the store: its generation, its entry, and the tag of its secret. `mark` makes it a
+    text that is greater for later orders.
     """
 
     __slots__ = ("_mark", "_seen", "_seen_mark", "_told")

@@ -1,4 +1,4 @@
-"""Log lines: for people or as JSON, and what each is about: the instance, and the grant, batch and item at hand."""
+"""Log lines, for people or as JSON, each with its context: the instance, and the grant, batch and item at hand."""
 
 import atexit
 import logging
@@ -41,7 +41,7 @@ def also_about(**fields: str | int) -> None:
 
 
 class Human(logging.Formatter):
-    """Formats a record as one line of printable text, whatever a buyer has put into it, and a stack trace below it."""
+    """Formats a record as one line of printable text, whatever buyers send, with a stack trace below."""
 
     def __init__(self, instance: str) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -60,7 +60,7 @@ class Human(logging.Formatter):
 class Json(JsonFormatter):
     """Formats a record as a JSON object on one line of ASCII; a stack trace is its `error`.
 
-    It includes what others add to a record (`extra`), such as OpenTelemetry's trace and span.
+    It includes the fields that others add to a record (`extra`), such as OpenTelemetry's trace and span.
     """
 
     def __init__(self, instance: str) -> None:
@@ -162,5 +162,5 @@ def configure(*, level: str, form: str, instance: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Make visible whatever a terminal could take for a command, as others write what they like."""
+    """Make control characters visible that a terminal could obey, as others may write anything."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -158,26 +158,26 @@ class Metrics(Observer):
             self._events.labels(result, receiver)
 
     def describe(self, **what: str) -> None:
-        """Say what this instance is: labels of a metric that is always 1."""
+        """Describe this instance, by the labels of a metric that is always 1."""
         about = Info(
             "seckill", "What this instance is, and its name in orders, locks and logs", registry=self._registry
         )
         about.info(what)
 
     def watch_renewal(self, renewing: Callable[[], bool]) -> None:
-        """Report whether leases are renewed in time, as it is at each scrape."""
+        """Report at each scrape whether leases are renewed in time."""
         gauge = Gauge("seckill_renewing", "1 while leases are renewed in time", registry=self._registry)
         gauge.set_function(renewing)
 
     def watch_clock(self, offset_s: Callable[[], float], jump_s: Callable[[], float]) -> None:
-        """Report how far the store's clock is off, as it is at each scrape."""
+        """Report at each scrape by how much the store's clock is wrong."""
         text = "How far the store's clock is ahead of this instance's; less than 0: behind it"
         Gauge("seckill_store_clock_offset_seconds", text, registry=self._registry).set_function(offset_s)
         text = "How far it has jumped ahead of the time that has passed, more than 30 s, and not come back"
         Gauge("seckill_store_clock_jump_seconds", text, registry=self._registry).set_function(jump_s)
 
     def watch_mode(self, mode: Callable[[], str]) -> None:
-        """Report whether sales happen without a lock, as it is at each scrape."""
+        """Report at each scrape whether sales happen without a lock."""
         gauge = Gauge("seckill_optimistic", "1 while sales happen without a lock", registry=self._registry)
         gauge.set_function(lambda: mode() == "optimistic")
 
@@ -186,7 +186,7 @@ class Metrics(Observer):
         self._fallbacks.labels(event).inc()
 
     def watch_queues(self, waiting: Callable[[], Mapping[str, int]]) -> None:
-        """Report the depth of the queues as `waiting()` has it at each scrape."""
+        """Report at each scrape the depth of the queues by `waiting()`."""
         text = "Buyers who wait in this instance, by item"
         self._look(lambda: [_gauge("queue_buyers", text, [({"sku": one}, n) for one, n in waiting().items()])])
 
@@ -290,11 +290,11 @@ class Metrics(Observer):
         self._refunds.labels(result).inc()
 
     def watch_cashier(self, view: Callable[[], Mapping[str, float]]) -> None:
-        """Report what waits to be given back, as it is at each scrape: nothing unless this instance is the cashier."""
+        """Report the refunds that wait, as they are at each scrape: none unless this instance is the cashier."""
         self._look(lambda: [_gauge(f"cashier_{name}", CASHIER[name], [({}, n)]) for name, n in view().items()])
 
     def watch_outbox(self, views: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
-        """Report what waits for each receiver ("": the default one), as it is at each scrape: only its sender knows."""
+        """Report the waiting events of each receiver ("": the default one) at each scrape; only its sender knows."""
         for receiver in views():
             self._begin_events(receiver)
         self._look(lambda: _of_outbox(views()))

@@ -1,10 +1,13 @@
-"""Observers count, remember or trace what happens in an instance."""
+"""Observers count, remember or trace the events in an instance."""
 
 from collections.abc import Iterable
 
 
 class Observer:
-    """Is notified of what happens. By default each method does nothing; an observer overrides those that it needs."""
+    """Is notified of what happens.
+
+    By default each method does nothing; an observer overrides the methods that it needs.
+    """
 
     def answered(self, outcome: str) -> None:
         """A buyer was answered: an outcome, or the name of an error. Called for each buyer."""
@@ -40,7 +43,7 @@ class Observer:
         """The lock system went "away", or came "back"."""
 
     def audited(self, result: str) -> None:
-        """All items were looked at: "consistent", "violated", or "failed" when that could not be finished."""
+        """A round of the audit is over: "consistent", "violated", or "failed" if it could not be finished."""
 
     def delivered(self, result: str, receiver: str) -> None:
         """An event was "delivered", "refused" by an answer, "unanswered", or is "dead", tried no more.

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from app.telemetry.observer import Observer
 
-# The span that was current before, of the task that serves under the grant.
+# The span that was current in the task before it began to serve under the grant.
 _before: ContextVar[Token[context.Context] | None] = ContextVar("seckill_span", default=None)
 
 

@@ -16,7 +16,7 @@ from fencelock import Contender
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
-_TOGETHER: Final = {"price": "currency", "paused": "paused_zh"}  # a new one of these takes the other away
+_TOGETHER: Final = {"price": "currency", "paused": "paused_zh"}  # to set one alone resets the other
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
 
 
@@ -102,13 +102,13 @@ async def locks(request: Request) -> list[ContenderView]:
 
 
 class SetView(ItemView):
-    """An item as it was set."""
+    """An item after it was set."""
 
     warnings: list[str] = Field(description="why nothing of it is sold all the same: its hours")
 
 
 class ChangeView(BaseModel):
-    """A line of the operators' log: who changed what."""
+    """A line of the operators' log: a change, and the operator's name."""
 
     at: float = Field(description="seconds since 1970")
     by: str = Field(description="the operator's name")

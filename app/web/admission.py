@@ -12,14 +12,14 @@ from app.web import problems
 from app.web.call import GONE, never
 
 _A_TURN: Final = 2  # requests that are started in one turn of the loop; a purchase needs some ten turns
-_GONE_A_TURN: Final = 20  # clients that have hung up, and are passed over
-_REST: Final = 4  # times as long as a turn with readers took, while buyers wait: readers get a fifth of the time
+_GONE_A_TURN: Final = 20  # clients that have hung up and are passed over in one turn of the loop
+_REST: Final = 4  # while buyers wait, rests this many times as long as readers took: they get a fifth of the time
 _REST_MAX_S: Final = 0.1
 _READS: Final = ("GET", "HEAD")
 
 
 async def _left(receive: Receive) -> None:
-    """End a request without an answer, as the server wants it: when it has been told that its client has gone."""
+    """End a request without an answer, once the server knows that its client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -28,12 +28,12 @@ class Admission:
     """Lets requests into an application, in the order of their arrival, a few at each turn of the loop.
 
     So a turn is never much longer than the sale's own work, however many read: readers get the time that is left. While
-    `buyers_wait()`, readers rest after each turn for longer than it took. The time is wall-clock time, so readers go
-    last on a machine that gives us little of it.
+    `buyers_wait()`, readers rest after each turn for longer than it took. It is measured in wall-clock time, so readers
+    go last on a busy machine.
 
     At most `at_once` are in hand, from their arrival until their answer begins; more get 503, which waits for its turn
-    as well: clients that ask again at once would otherwise fill every turn with refusals. Readers who have hung up when
-    their turn comes are passed over, for those who still wait; what changes something is done. Lives on one event loop.
+    as well: clients that ask again at once would otherwise fill every turn with refusals. Readers who have hung up are
+    passed over when their turn comes; requests that change something are carried out. Lives on one event loop.
     """
 
     def __init__(self, app: ASGIApp, *, at_once: int, buyers_wait: Callable[[], bool]) -> None:

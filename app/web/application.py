@@ -61,7 +61,7 @@ class Application(FastAPI):
         self._framework = super().__call__
         self._state: State | None = None
         self._bodies = Bodies(timeout_s=body_timeout_s)
-        # A crowd's, each with a few words.
+        # Bodies of a crowd, with a few words each.
         self._wishes = Bodies(timeout_s=body_timeout_s, bytes_max=holds.BODY_MAX_BYTES, strangers_max=_WISHES_MAX)
         self._callbacks = Bodies(
             timeout_s=body_timeout_s, bytes_max=payments.BODY_MAX_BYTES, strangers_max=_CALLBACKS_MAX
@@ -82,7 +82,7 @@ class Application(FastAPI):
         return self._state is not None and self._state.shop.has_buyers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; the lifespan is the framework's."""
+        """Answer a request; the framework handles the lifespan."""
         if scope["type"] == "http":
             await with_headers(self._dispatch, scope, receive, send)
         else:
@@ -155,7 +155,7 @@ class Application(FastAPI):
         return json.dumps(self.openapi(), separators=(",", ":")).encode()
 
     def openapi(self) -> dict[str, Any]:
-        """FastAPI's document, and what it does not know."""
+        """FastAPI's document, with the parts that FastAPI doesn't know."""
         if self.openapi_schema is None:
             made = get_openapi(title=self.title, version=self.version, summary=self.summary, routes=self.routes)
             self.openapi_schema = document.completed(made, port=self._port, operator_port=self._operator_port)

@@ -1,9 +1,9 @@
 """Operator authentication: a bearer token, or a signed cookie set by a one-time link.
 
 The cookie is signed with a key that is derived from the operator's token, so that every instance with the same token
-knows it, and none needs to remember it. A browser sends cookies with every page's requests, and does not tell ports
-apart; so a request that changes something needs a second word besides the cookie, which only our own pages can read.
-That keeps other sites' pages out, not a server that was handed the cookie: it is sent to whatever listens on this host.
+knows it, and none needs to remember it. A browser sends cookies with every page's requests, and ignores the port; so a
+request that changes something needs a second token besides the cookie, which only our own pages can read. That keeps
+other sites' pages out, but no other server on this host: the browser sends the cookie to all its ports.
 """
 
 import hashlib
@@ -50,8 +50,8 @@ class _Key:
 class AdminAuth:
     """Operator authentication: by an operator's token, or by a cookie that it has set. `tokens`: by their names.
 
-    `shop_tokens`: of the shop's back end, which confirms payments, each as good as the others; `anybody_confirms`: in a
-    rehearsal.
+    `shop_tokens`: the tokens of the shop's back end, which confirms payments; `anybody_confirms`: no token is needed,
+    in a rehearsal.
     """
 
     def __init__(

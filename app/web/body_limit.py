@@ -21,8 +21,8 @@ class Bodies:
     """Reads bodies of at most `bytes_max` within `timeout_s` seconds. It lives on one event loop.
 
     At most `strangers_max` of clients without rights are read at once, and 64 MiB of them kept. If there are more, the
-    one that has taken the longest gives up its place: a body that is sent in one go takes milliseconds, and no number
-    of slow ones keeps it out.
+    one that has taken the longest gives up its place: a body that is sent in one go takes milliseconds, and slow ones
+    can't keep it out.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Bodies:
             return await self._read(counted)
         finally:
             self._strangers_bytes -= size
-            with contextlib.suppress(ValueError):  # it has given up its place
+            with contextlib.suppress(ValueError):  # the request has given up its place
                 self._strangers.remove(until)
 
     def _let_the_slowest_go(self) -> None:
@@ -90,7 +90,7 @@ class Bodies:
 
 
 def with_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives this body, and then waits as the other one does."""
+    """A `receive` that gives this body, and then waits like the original one."""
     given = False
 
     async def give() -> Message:

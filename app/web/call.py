@@ -1,8 +1,8 @@
 """A call: a request for a command, from whichever door it comes through to its answer.
 
-The doors to it are the connection (`app.web.connection`), which needs no task for what is usual, and ASGI (`asgi`):
-for all else, for the callbacks of payment providers, and behind another server than ours. Whatever the door, a request
-is read, submitted, answered and refused here.
+Its doors are the connection (`app.web.connection`), which needs no task for usual requests, and ASGI (`asgi`) for all
+others, for the callbacks of payment providers, and behind another server than ours. Whatever the door, a request is
+read, submitted, answered and refused here.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from app.orders import Answer, Command
 from app.web import problems, request_ids
 from app.web.state import State
 
-GONE: Final = "seckill.gone"  # in the state of a request: says whether its client has gone
+GONE: Final = "seckill.gone"  # a key in a request's state: a function that says whether its client has gone
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Served: TypeAlias = tuple[int, list[tuple[bytes, bytes]], bytes]  # an answer: status, headers and body
@@ -27,8 +27,8 @@ Form: TypeAlias = Callable[[Answer], tuple[list[tuple[bytes, bytes]], bytes]]
 class Asked(NamedTuple):
     """What a request asks for.
 
-    `command`: a command; or the answer, if none is needed for it; or what finds the answer, for which there is no way
-    but ASGI. `form`: makes headers and body of an answer, or raises that it is an error at this route.
+    `command`: a command; or the answer, if it needs no command; or a coroutine that finds the answer, on ASGI only.
+    `form`: makes headers and body of an answer, or raises that it is an error at this route.
     """
 
     command: Command | Answer | Callable[[], Awaitable[Answer]]
@@ -36,28 +36,24 @@ class Asked(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A route with commands. `path`: for the log, as an order's id is a secret; `path_of`: that of a request, likewise.
+    """A route with commands."""
 
-    `read`: reads a call, or raises the error that is its answer; `has_body`: what it asks for is in there;
-    `has_id`: each request has an id; else only with `SECKILL_REQUEST_IDS`; `strict`: one that is none is refused.
-    """
-
-    path: str
-    read: Callable[["Call"], Asked]
-    has_body: bool = True
-    has_id: bool = False
-    strict: bool = True
-    path_of: Callable[[str], str] | None = None
+    path: str  # as the log shows it, since an order's id is a secret
+    read: Callable[["Call"], Asked]  # raises the error that answers the call
+    has_body: bool = True  # the request is in the body
+    has_id: bool = False  # each request has an id; else only with `SECKILL_REQUEST_IDS`
+    strict: bool = True  # a malformed `X-Request-Id` is refused
+    path_of: Callable[[str], str] | None = None  # the path of a request, for the log
 
 
 def never() -> bool:
-    """Of a client behind another server than ours, nobody knows whether it has gone."""
+    """Behind another server than ours nobody knows whether a client has gone."""
     return False
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request. `server`: the address that it came to; `request_id`, `traceparent`: None if it has none."""
+    """A request. `server`: the address that it came to; `request_id`, `traceparent`: None if absent."""
 
     route: Route
     state: State
@@ -111,7 +107,7 @@ class Call:
         return 200, headers, body
 
     def refused(self, error: Exception) -> Served:
-        """Form an error; count a buyer who was turned away among the others, and log what is an error of ours."""
+        """Form an error; count a buyer who was turned away among the others, and log an error of ours."""
         if isinstance(error, TurnedAway):
             self.state.shop.turned_away(error)
         path = self.route.path if self.route.path_of is None else self.route.path_of(self.path)
@@ -122,10 +118,10 @@ class Call:
 
 
 async def asgi(route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request of that route: an ASGI application. `receive` gives a whole body at once."""
+    """Serve a request of that route: an ASGI application. `receive` must return the whole body at once."""
     message = await receive() if route.has_body else {}
     if message.get("type") == "http.disconnect":
-        return  # in the middle of its body: no body would say something else
+        return  # the client left in the middle of its body, and an empty body would be another request
     body = message.get("body", b"")
     asked = scope["method"], scope["path"], scope["query_string"], scope["headers"]
     call = Call(route, scope["state"]["seckill"], *asked, scope.get("server"), body)

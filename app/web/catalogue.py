@@ -97,7 +97,7 @@ class Catalogue:
 
     @property
     def has_list(self) -> bool:
-        """Whether the shop begins with a list: if there are several items, or none that is the default."""
+        """Whether the shop begins with a list: if there are several items, or no default item."""
         return bool(self.told) and self.told.keys() != {DEFAULT_SKU}
 
     @cached_property

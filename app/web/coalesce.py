@@ -8,14 +8,14 @@ Found = TypeVar("Found")
 
 _EVERY_S: Final = 0.1
 _AT_ONCE: Final = 100  # a script stops the store for as long as it runs
-_REST: Final = 4  # times as long as the last look took: at most a fifth of the time is spent on looking
+_REST: Final = 4  # rests this many times as long as the last look took: looks take a fifth of the time at most
 _REST_MAX_S: Final = 0.5  # a look that takes long is not work, but waits for a store that is away
 
 
 class Coalesced(Generic[Found]):
     """Looks up many things together, ten times a second at most: each once for all who ask for it meanwhile.
 
-    An answer is never older than the question. `look(names)` returns for each name what was found, or an error.
+    An answer is never older than the question. `look(names)` returns for each name the result, or an error.
     """
 
     def __init__(self, look: Callable[[Sequence[str]], Awaitable[Mapping[str, Found | Exception]]]) -> None:
@@ -24,7 +24,7 @@ class Coalesced(Generic[Found]):
         self._looking: asyncio.Task[None] | None = None
 
     async def at(self, name: str) -> Found:
-        """Return what the next look finds under that name. Raises its error."""
+        """Return the next look's result for that name. Raises its error."""
         future = self._asked.get(name)
         if future is None:
             future = self._asked[name] = asyncio.get_running_loop().create_future()
@@ -63,7 +63,7 @@ class Coalesced(Generic[Found]):
 class TtlCache(Generic[Found]):
     """A cache of values that `make(name)` makes once a second at most, for all who ask within that second.
 
-    What took long is kept for as long again: else it would be over for those who come back for it, and made for nobody.
+    A slow result is kept for as long as it took: else it would expire before anybody comes back for it.
     """
 
     def __init__(self, make: Callable[[str], Awaitable[Found]], *, for_s: float = 1.0) -> None:

@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._in_head = self._in_body = False
         self._chunked = False
         self._upgraded = False  # our parser takes nothing more, and uvicorn's gets all that comes
-        self._silent_bytes = 0  # of chunks' heads or trailers, since the head, or a part of the body
+        self._silent_bytes = 0  # bytes of chunks' heads or trailers since the head, or since a part of the body
         self._head_bytes = 0  # that came before
         self._new_bytes = 0
         self._told = False  # a purchase that has come with these bytes
@@ -103,10 +103,10 @@ class Connection(asyncio.Protocol):
         self._gone = False  # after that
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place; uvicorn's `limit_concurrency` would refuse older ones, too.
+        """Take a place; uvicorn's `limit_concurrency` would refuse older connections, too.
 
-        Beyond the limit some wait until it is known what they ask for: an orchestrator ends an instance whose health
-        check is refused, with all its buyers. The operator's port has no limit.
+        Beyond the limit some wait until their request is read: an orchestrator ends an instance whose health check is
+        refused, with all its buyers. The operator's port has no limit.
         """
         self.transport = transport
         self._server = get_local_addr(transport)
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             self._refuse(501, "the only transfer coding is chunked")
         elif self._is_hold():
             self._wish = []
-            self._limits.bytes_come(self._loop.time())  # the timer goes on until its few words are there
+            self._limits.bytes_come(self._loop.time())  # the timer goes on until the short body is there
         elif not self._is_purchase():
             self._hand_on()
 
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         if self._uvicorn is None:
             state = {**self._app_state, GONE: self._has_gone}
             self._uvicorn = HttpToolsProtocol(self._config, self._server_state, state, self._loop)
-            self._uvicorn.timeout_keep_alive = _NEVER_S  # it knows nothing of the purchases in between
+            self._uvicorn.timeout_keep_alive = _NEVER_S  # uvicorn's protocol doesn't know of the purchases in between
             self._uvicorn.connection_made(self.transport)
             self._server_state.connections.discard(self._uvicorn)  # the server has us
         head = [b"%s %s HTTP/%s\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
     # -- purchases ---------------------------------------------------------------------------------------------------
 
     def _is_purchase(self) -> bool:
-        """Return whether it is a well-formed purchase. Any other needs a task, and may have a body that never comes."""
+        """Return whether it is a well-formed purchase. Any other request needs a task, as its body may never come."""
         path, _, query = self._url.partition(b"?")
         if path != _PATH:
             return False
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _begin(self, call: Call) -> None:
-        parser = self._parser  # it takes nothing more after an upgrade
+        parser = self._parser  # our parser takes nothing more after an upgrade
         self._keep_alive = (
             parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
         )
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
 
     def _is_hold(self) -> bool:
         """Return whether it is a hold, or a change of one, whose body is small and will come."""
-        # An id may be escaped: Java writes %7E for ~. Few do, so the application reads them, and whatever is odd.
+        # An id may be escaped: Java writes %7E for ~. Few do, so the application reads these and all unusual requests.
         if (
             not self._url.startswith(_HOLDS)
             or _ODD.search(self._url)
@@ -427,7 +427,7 @@ class Connection(asyncio.Protocol):
         ):
             self.transport.close()  # a body that is still on its way was not waited for
         if limits.is_stuck(now, reading_timeout_s):
-            self.transport.abort()  # a close would wait until what was sent has been read
+            self.transport.abort()  # a close would wait until the client has read the answer
 
     def refuse_place(self) -> None:
         """Refuse a connection that is there beyond the limit."""

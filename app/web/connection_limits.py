@@ -15,7 +15,7 @@ _INT: Final = bytes(4)
 
 
 class Places(ServerState):
-    """uvicorn's state of a server, with the connections that are there beyond the limit, the oldest one first."""
+    """uvicorn's state of a server, with the connections beyond the limit, the oldest first."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ async def control(
     if auth.session(request) is None:
         return RedirectResponse(_address(request, LOGIN), 303)
     if "sku" not in request.query_params:
-        with contextlib.suppress(StockError):  # the page of an item says so, too
+        with contextlib.suppress(StockError):  # the page of an item reports it, too
             skus = await _skus(request)
             if len(skus) == 1 and skus != [DEFAULT_SKU]:
                 return RedirectResponse(_address(request, "/control", sku=skus[0]), 303)
@@ -76,7 +76,7 @@ async def control(
 
 
 async def _skus(request: Request) -> list[str]:
-    """The items that are there, and those of the catalogue."""
+    """The items of the store and of the catalogue."""
     stock = state_of(request).stock
     return sorted({*await stock.items(), *(stock.catalogue or ())})[:_ITEMS_MAX]
 
@@ -128,7 +128,7 @@ def _enter(request: Request, token: str) -> Response:
 
 @pages.get("/control/session", dependencies=[OPERATOR])
 async def session(request: Request) -> dict[str, str | bool | None]:
-    """The token that the page's own requests need besides the cookie, and whether a cashier gives back what is owed."""
+    """The token that the page's own requests need besides the cookie, and whether a cashier makes refunds."""
     state = state_of(request)
     found = state.auth.session(request)
     return {"csrf": state.auth.csrf(found) if found else None, "cashier": state.cashier is not None}
@@ -362,7 +362,7 @@ async def items(request: Request) -> list[str]:
 
 
 class OverviewItem(BaseModel):
-    """An item, and what keeps it from being sold."""
+    """An item, and the reason why it can't be sold, if any."""
 
     sku: str
     name: dict[str, str] | None = Field(description="by language, if it is in the catalogue")

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what is not in FastAPI's own, such as the events that leave, and who has which port."""
+"""The OpenAPI document: the parts that FastAPI lacks, such as the events that leave, and the port of each route."""
 
 from typing import Any, Final
 

@@ -24,7 +24,7 @@ _STREAM_PAGE: Final = 100
 
 
 class MessageView(BaseModel):
-    """An event, as the webhook has it."""
+    """An event, as in a webhook."""
 
     id: str = Field(description="the same each time; the webhook's `webhook-id`")
     type: str
@@ -33,7 +33,7 @@ class MessageView(BaseModel):
 
 
 class EventsView(BaseModel):
-    """Some events: those of one order in order."""
+    """Some events; an order's are in order."""
 
     events: list[MessageView]
     next: str = Field(description="the cursor behind them: give it as `after`, now or later")
@@ -104,7 +104,7 @@ async def _pulled(state: State, sku: str | None, cursor: str, limit: int, field:
 
 
 def body_of(pulled: Pulled) -> bytes:
-    """The answer, as an `EventsView` has it: the bodies are there already, and are not made again."""
+    """The text of an `EventsView`, put together from the bodies that exist already."""
     events = b",".join(one.named for one in pulled.messages)
     about = to_json({"next": pulled.next, "more": pulled.more, "unread": pulled.unread})
     return b'{"events":[' + events + b"]," + about[1:]

@@ -1,4 +1,4 @@
-"""The one door for what is no part of a sale: a laboratory's own routes, commands, and part of the control room."""
+"""The one door for extensions: a laboratory's own routes, commands, and part of the control room."""
 
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,7 @@ from app.stock import StockStore
 
 
 class Extension(Protocol):
-    """What comes in by that door; a module that is named by `SECKILL_EXTENSION` has a class of this name.
+    """An extension; the module that `SECKILL_EXTENSION` names has a class of this name.
 
     `router`: its routes; `folder`: its files, of which the control room's page runs `extension.js`; `anybody_confirms`:
     payments are confirmed without a token.

@@ -75,7 +75,7 @@ async def healthz(_: Request) -> Response:
 
 
 async def standing(state: State) -> ReadyView:
-    """Whether this instance can sell, and what is to be known of it. Checked once a second at most."""
+    """Whether this instance can sell, with its checks and warnings. Checked once a second at most."""
     (checks, waits_for), given_away = await asyncio.gather(state.ready.at(), _given_away(state))
     if state.shop.leaving:
         checks = checks | {"shop": "closing"}
@@ -128,7 +128,7 @@ async def _given_away(state: State) -> list[str]:
         async with asyncio.timeout(_PATIENCE_S):
             items = sorted(await state.unpriced.at())
     except (StockError, TimeoutError):
-        return []  # a check says that; or there are many items, and a later request has the answer
+        return []  # a check reports that; or there are many items, and a later request gets the answer
     return [f"{sku} has no price: it is sold for nothing" for sku in items[:_NAMED_MAX]] + _more(len(items))
 
 

@@ -1,4 +1,4 @@
-"""Hints at the field that was probably meant, where there is none of that name."""
+"""Hints at the field that was probably meant by an unknown name."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 
 def add(error: RequestValidationError, known: Iterable[str]) -> RequestValidationError:
-    """The same error, with the likeliest of the fields that are `known` for one that there is not."""
+    """The same error, with the likeliest `known` field for an unknown one."""
     parts = [
         {**part, "msg": _said(str(part["loc"][-1]), list(known))} if part["type"] == "extra_forbidden" else part
         for part in error.errors()

@@ -1,7 +1,7 @@
 """Holds, for a shop's back end and its page: hold, confirm, extend, cancel.
 
 They go past the framework and the admission of readers into the same queue, as purchases do. An expected outcome has
-status 200, as payment providers repeat whatever is not 2xx; only "try again" is 5xx. For OpenAPI they are routes of
+status 200, as payment providers repeat everything else; only "try again" is 5xx. For OpenAPI they are routes of
 FastAPI's as well.
 """
 
@@ -114,7 +114,7 @@ class Nothing(BaseModel):
 
 
 class HoldView(StandingView):
-    """An order as it stands, and the outcome of what was asked."""
+    """The state of an order, and the outcome of the request."""
 
     outcome: HoldOutcome | ConfirmOutcome | ExtendOutcome | CancelOutcome | None = Field(
         None, description="what became of the request; a look has none"
@@ -126,7 +126,7 @@ class HoldView(StandingView):
 
 
 def view(state: State, sku: str, order: OrderId | None, record: Record | None, answer: Answer | None) -> dict[str, Any]:
-    """An order, and an answer about it, as a `HoldView` has it: without the model, as each buyer has one."""
+    """The fields of a `HoldView` of an order and an answer; without the model, which would cost time for each buyer."""
     told: dict[str, Any] = {"outcome": answer and answer.outcome}
     if order is not None and record is not None:
         told |= standing(order, record)
@@ -139,7 +139,7 @@ def view(state: State, sku: str, order: OrderId | None, record: Record | None, a
 
 
 def is_route(method: str, path: str) -> bool:
-    """Return whether a request is one of those here that change something."""
+    """Return whether a request is for one of the routes here that change something."""
     return method == "POST" and _ROUTE.fullmatch(path) is not None
 
 
@@ -166,7 +166,7 @@ def read(call: Call) -> Asked:
         return Asked(hold, _form(state, wish.sku))
     said = parse(_BODIES[verb], call.body if verb == "confirm" else call.body or b"{}")
     order = OrderId.parse(given)
-    if order is None:  # it is no order of ours
+    if order is None:  # the id is no order's
         return Asked(_LOST[verb], _form(state, DEFAULT_SKU))
     command: OrderCommand
     match said:
@@ -178,7 +178,7 @@ def read(call: Call) -> Asked:
                 raise invalid_field(
                     "units", "some of the units need an Idempotency-Key: twice is another time", where="body"
                 )
-            # The order keeps it for good: what is remembered of keys alone is dropped in time.
+            # The order keeps the key for good; refusals by key alone are dropped in time.
             name = purchase.name_of_part("cancel", key) if said.units is not None and key is not None else None
             command = Cancel(*order, key=key, units=said.units, message=name)
         case _:
@@ -284,8 +284,8 @@ Id = Annotated[str, Path(max_length=200, description="the hold's id")]
 async def hold(_: Request) -> Response:
     """Hold units for a buyer until `pay_by`. Sold out, a limit, the hours: outcomes, with 200.
 
-    A buyer who can't have the units and has a hold already is shown that one, if the shop asks, or has signed the
-    buyer. It needs the shop's bearer token where `SECKILL_HOLDS_FROM` says so.
+    A buyer who can't have the units gets `already_held` and the hold that they have, if the shop asks, or has signed
+    the buyer. It needs the shop's bearer token where `SECKILL_HOLDS_FROM` says so.
     """
     return RawEndpoint(partial(asgi, ROUTE))
 
@@ -293,8 +293,8 @@ async def hold(_: Request) -> Response:
 async def confirm(_: Request, hold_id: Id) -> Response:
     """Note that a payment has come. It needs the shop's bearer token (`SECKILL_SHOP_TOKEN`), except in a rehearsal.
 
-    The same payment may be announced any number of times. After the end of the hold it takes a unit if one is left;
-    else it is to be given back (`refund_due`).
+    The same payment may be announced any number of times. After the end of the hold the payment takes a unit if one is
+    left; else it is owed to the buyer (`refund_due`).
     """
     return RawEndpoint(partial(asgi, ROUTE))
 
@@ -310,7 +310,7 @@ async def cancel(_: Request, hold_id: Id) -> Response:
 
 
 async def look(request: Request, hold_id: Id) -> dict[str, Any]:
-    """A hold as it stands, for anybody who knows its id."""
+    """The present state of a hold, for anybody who knows its id."""
     state = state_of(request)
     wanted = OrderId.parse(hold_id)
     found = await state.shop.order(wanted) if wanted else None
@@ -320,7 +320,10 @@ async def look(request: Request, hold_id: Id) -> dict[str, Any]:
 
 
 def router(*, quantity_max: int, buyer_max: int, shop_holds: bool, anybody_confirms: bool) -> APIRouter:
-    """The routes, with their description. `shop_holds`: only the shop does; `anybody_confirms`: in a rehearsal."""
+    """The routes, with their description.
+
+    `shop_holds`: only the shop may hold; `anybody_confirms`: no token is needed, in a rehearsal.
+    """
     wish = HoldRequest.model_json_schema()
     wish["properties"]["quantity"]["maximum"] = quantity_max
     wish["properties"]["buyer"] |= {"maxLength": buyer_max, "pattern": f"^{BUYER_PATTERN}$"}

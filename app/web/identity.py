@@ -20,17 +20,17 @@ BUYER_PATTERN: Final = rf"[^\x00-\x1f\x7f-\x9f{_HIDDEN}]+"
 # Nor tags, and halves of characters, which JSON can say: no schema can forbid them in every language.
 _TEXT: Final = re.compile(BUYER_PATTERN.replace("]", r"\ud800-\udfff\U000e0000-\U000e007f]"))
 TOKEN_MAX: Final = 2048
-_LEEWAY_S: Final = 10  # between the shop's clock and ours
+_LEEWAY_S: Final = 10  # by which the shop's clock and ours may differ
 _AUDIENCE: Final = "seckill"
 
 
 def is_text(text: str, most: int) -> bool:
-    """Return whether that is a text of so many characters at most, all of which are seen."""
+    """Return whether that is a text of at most that many characters, all of them visible."""
     return len(text) <= most and _TEXT.fullmatch(text) is not None
 
 
 def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
-    """Return whether that can be a buyer's name. `erased` stands for all whose names were."""
+    """Return whether that can be a buyer's name. `erased` is refused, as it replaces erased names."""
     return is_text(text, most) and text != ERASED
 
 
@@ -83,7 +83,7 @@ class SignedBuyers:
         raise BuyerNotSigned(self._reason(max(errors, key=self._depth))) from None
 
     def _depth(self, error: Exception) -> int:
-        """How far a key has looked: to the algorithm, to the signature, or, if that is its own, to what is signed."""
+        """The step at which a key refused a token: the algorithm, the signature, or the contents."""
         if isinstance(error, self._jwt.InvalidAlgorithmError | self._jwt.InvalidKeyError):
             return 0
         return 1 if isinstance(error, self._jwt.InvalidSignatureError) else 2
@@ -104,7 +104,7 @@ class SignedBuyers:
 
 def _key(given: str) -> tuple[Any, list[str]]:
     """A key, and the algorithms of a token that is signed with it. Raises `ValueError`."""
-    if "-----" in given:  # a damaged key in PEM is no secret either, as others know it
+    if "-----" in given:  # a damaged public key in PEM can't be a secret either, as it is public
         return _public_key(given.replace("\\n", "\n"))
     check_shared(given)
     return given, ["HS256"]
@@ -117,7 +117,7 @@ def _public_key(pem: str) -> tuple[Any, list[str]]:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    # By the kind of key, and never what a token itself asks for: it may ask for none.
+    # By the kind of key, and never by the token's own header, which may ask for no signature.
     algorithms: dict[type, list[str]] = {
         RSAPublicKey: ["RS256", "PS256"],
         EllipticCurvePublicKey: ["ES256", "ES384", "ES512"],

@@ -10,7 +10,7 @@ _OPERATORS: Final = frozenset(
 
 
 def is_hidden(method: str, path: str, *, from_operator: bool) -> bool:
-    """Return whether the port that a request came to doesn't have that path. Buyers buy; operators change and watch."""
+    """Return whether that path is not for the port of the request. Buyers buy; operators change and watch."""
     if from_operator:
         return path == purchase.PATH or path.startswith(("/holds", "/payments/"))
     return (

@@ -58,7 +58,7 @@ class OrdersView(BaseModel):
 
     @classmethod
     def of(cls, found: Found, since: Sequence[float] | None = None) -> "OrdersView":
-        """The view of what was found; `since`: since when each order stands as it does."""
+        """The view of the result; `since`: when each order got its state."""
         orders = [OperatorOrderView(**for_operator(order)) for order in found.orders]
         for order, at in zip(orders, since or (), strict=False):
             order.since = at
@@ -78,7 +78,7 @@ class StepView(BaseModel):
 
 
 class LifeView(BaseModel):
-    """An order, and all that has happened to it, oldest first."""
+    """An order, and all its events, oldest first."""
 
     order: OperatorOrderView
     steps: list[StepView]
@@ -157,10 +157,11 @@ async def export_orders(
 ) -> Response:
     """The orders of an item, or of all, as a file, sent while they are read.
 
-    In CSV, which is for spreadsheets, a text that one would compute, or write in another way, gets an apostrophe.
+    In CSV, which is for spreadsheets, texts that a spreadsheet would change (formulas, long numbers, dates) get an
+    apostrophe.
     """
     found = state_of(request).orders.pages(sku, Wanted(state, buyer, ref, text=_words(q)))
-    first = await anext(found)  # so that what goes wrong at once has a status of its own
+    first = await anext(found)  # so that an immediate error has a status of its own
     refuse_gaps(first)
 
     async def parts() -> AsyncIterator[str]:
@@ -250,9 +251,9 @@ async def refund(
 ) -> RefundView:
     """Note that money was given back: that of an order, which ends it, or a payment that was one too many.
 
-    With `later` it is owed: then a cashier, if there is one (`SECKILL_REFUNDS`), gives it back at the provider.
+    With `later` the money is owed, and a cashier, if there is one (`SECKILL_REFUNDS`), has the provider give it back.
 
-    A part of it, or some units, leave the order as it is; parts add up, and end it when all of it was given back.
+    A part, or some units, don't end the order; parts add up, and end it when all of the payment was given back.
     """
     needed = given.name is None and (given.amount is not None or given.units is not None)
     key = _name_of_part("refund", idempotency_key, needed=needed)
@@ -276,7 +277,7 @@ async def refund(
 
 
 class RetryView(BaseModel):
-    """What became of each refund that is to be tried again, by its name."""
+    """The result of each refund to try again, by its name."""
 
     outcomes: dict[str, RequestOutcome]
 
@@ -291,7 +292,7 @@ def _name_of_part(what: str, key: str | None, *, needed: bool) -> str | None:
 
 
 class RetryRequest(BaseModel):
-    """Refunds that are to be tried again."""
+    """Refunds to try again."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -302,7 +303,7 @@ class RetryRequest(BaseModel):
 
 @router.post("/orders/{order_id}/refund/retry", responses=responses(404, 408, 413, 422))
 async def retry_refund(request: Request, wish: RetryRequest, by: Operator, order_id: Named) -> RetryView:
-    """Have the cashier try again refunds that didn't work, as what stood in their way is gone."""
+    """Have the cashier try failed refunds again, once the cause is gone."""
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:

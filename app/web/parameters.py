@@ -1,4 +1,4 @@
-"""Refuses query parameters that an endpoint doesn't know: one that is ignored may have been meant."""
+"""Refuses query parameters that an endpoint doesn't know, as they may be misspelt ones."""
 
 from collections import Counter
 from typing import Final

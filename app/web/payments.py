@@ -1,11 +1,11 @@
 """Callbacks of payment providers: they report on a payment, and our commands do the rest.
 
-A callback may come twice, late, or before the one that it follows. The answer to an expected callback is the command's
-outcome with 200, as providers repeat whatever is not 2xx; only "no such order yet" and "try again" are not 2xx.
+A callback may come twice, late, or before an earlier one. The answer to an expected callback is the command's outcome
+with 200, as providers repeat everything else; only "no such order yet" and "try again" are not 2xx.
 
 A payment that fails, or is cancelled, frees nothing: the buyer may have begun another one. A hold ends by its deadline,
-or by its buyer. A refund is found by its payment, as few providers repeat the hold there. What is signed and speaks of
-money is never dropped without a line in the log.
+or by its buyer. A refund is found by its payment, as few providers repeat the hold there. A signed callback about money
+is never dropped without a line in the log.
 """
 
 import logging
@@ -44,9 +44,9 @@ from app.web.state import State
 _log = logging.getLogger(__name__)
 
 PATH: Final = "/payments/"
-BODY_MAX_BYTES: Final = 1_048_576  # some have a whole order in them
+BODY_MAX_BYTES: Final = 1_048_576  # some providers send a whole order
 _REF_MAX: Final = 200
-_OVERTAKES_S: Final = 3600.0  # a notice of a payment that is not here is asked for again for so long
+_OVERTAKES_S: Final = 3600.0  # for so long a provider is asked to repeat a notice of an unknown payment
 _IGNORED: Final = Answer(Notice.IGNORED, 0)
 _OF_SIGNATURES: Final = (b"webhook-id", b"webhook-timestamp", b"webhook-signature", b"stripe-signature")
 
@@ -182,11 +182,11 @@ ROUTE: Final = Route(f"{PATH}PROVIDER", read, strict=False)
 
 
 async def webhook(_: Request) -> Response:
-    """Take a report on a payment, signed as Standard Webhooks has it (`SECKILL_PAYMENTS_SECRET`).
+    """Take a report on a payment, signed by Standard Webhooks (`SECKILL_PAYMENTS_SECRET`).
 
     succeeded: the hold is confirmed; failed and canceled: nothing, as the buyer may try again until the deadline;
-    refunded: noted with the order that has the payment, and the units stay out of the sale. A part of what was
-    paid is noted, too, and the order stays as it is.
+    refunded: noted with the order that has the payment, and the units stay out of the sale. A refund of a part is
+    noted, too, and the order stays as it is.
     """
     return RawEndpoint(partial(asgi, ROUTE))
 
@@ -199,7 +199,7 @@ async def stripe(_: Request) -> Response:
 async def alipay(_: Request) -> Response:
     """Take Alipay's report, with its own signature (`SECKILL_ALIPAY_KEY`); `passback_params` names the hold.
 
-    The answer to what was taken is the text `success`, as Alipay wants it.
+    The answer to an accepted notice is the text `success`, as Alipay wants it.
     """
     return RawEndpoint(partial(asgi, ROUTE))
 

@@ -1,4 +1,4 @@
-"""The types of problems: what each means for the caller. docs/errors.md is made from it."""
+"""The types of problems, and their meaning for the caller. docs/errors.md is made from it."""
 
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -11,25 +11,21 @@ URN: Final = "urn:seckill:"
 
 
 class Effect(StrEnum):
-    """What became of a request that was answered with an error; what has happened is answered with 200."""
+    """The effect of a request that was answered with an error; a request that had its effect is answered with 200."""
 
     NOTHING = "nothing"  # it has changed nothing, and never will
     UNKNOWN = "unknown"  # it may have been done; the same request with the same key tells
 
 
 class Kind(NamedTuple):
-    """A kind of problem. `title`: never changes for its type; `field`: of the request, that it is about.
-
-    `when`: it is answered, if there is no docstring that says it; `again`: the same request may be answered otherwise
-    later, without any change of it.
-    """
+    """A kind of problem."""
 
     status: int
-    title: str
+    title: str  # never changes for its type
     effect: Effect = Effect.NOTHING
-    field: str | None = None
-    when: str = ""
-    again: bool = False
+    field: str | None = None  # the wrong field of the request
+    when: str = ""  # when it is answered, in the place of a docstring
+    again: bool = False  # the same request may get another answer later
 
     @property
     def may_come_again(self) -> bool:
@@ -38,7 +34,7 @@ class Kind(NamedTuple):
 
 
 _LOCK: Final = Kind(503, "Lock not available")  # before a grant nothing is written
-_LOST: Final = _LOCK._replace(effect=Effect.UNKNOWN)  # perhaps only as it was given back, behind the write
+_LOST: Final = _LOCK._replace(effect=Effect.UNKNOWN)  # the lock was perhaps lost only at its release, after the write
 
 # By the most special class that matches.
 KINDS: Final[dict[type[Exception], Kind]] = {
@@ -86,7 +82,7 @@ GENERAL: Final = (
     *(FencelockError, LockError, of_locks.ConfigurationError),
 )
 
-# Those that are no error of ours, by the name of their type. Of HTTP's own the title may say more.
+# Problems that are no error of ours, by the name of their type. Of HTTP's own the title may say more.
 OTHERS: Final = {
     "invalid-request": Kind(422, "Invalid request", when="A field is not valid: `errors` names each."),
     "internal-error": Kind(500, "Internal error", Effect.UNKNOWN, when="An error of ours; it was logged.", again=True),
@@ -96,7 +92,7 @@ OTHERS: Final = {
     "http-405": Kind(405, "Method Not Allowed", when="The path has other methods: `Allow` names them."),
     "http-408": Kind(408, "Request Timeout", when="The body did not arrive in time.", again=True),
     "http-413": Kind(413, "Content Too Large", when="The body is too large."),
-    # What a connection refuses before there is a request.
+    # Problems of a connection before there is a request.
     "bad-request": Kind(400, "Bad Request", when="It is no request of HTTP/1.1."),
     "request-timeout": Kind(408, "Request Timeout", when="The request's head did not arrive in time.", again=True),
     "request-header-fields-too-large": Kind(431, "Request Header Fields Too Large", when="The head is too large."),
@@ -107,12 +103,12 @@ OTHERS: Final = {
 
 
 def class_of(error: Exception) -> type[Exception]:
-    """The class of an error of ours that clients know: what a lock system has below it is not theirs."""
+    """The class of an error of ours that clients know: they don't know the subclasses of a lock system."""
     return next(one for one in type(error).__mro__ if one in KINDS)
 
 
 def effect_of(error: Exception) -> Effect:
-    """What became of the request that got this error: of one that the store did not get, nothing."""
+    """The effect of the request that got this error: nothing, if the store did not get it."""
     return Effect.NOTHING if getattr(error, "untouched", False) else KINDS[class_of(error)].effect
 
 
@@ -122,12 +118,12 @@ def name_of(error: type[Exception]) -> str:
 
 
 def types() -> dict[str, Kind]:
-    """Each type that is answered, by its name, with when that is."""
+    """Each type of problem by its name, and when it is answered."""
     ours = {name_of(one): kind._replace(when=_when(one)) for one, kind in KINDS.items() if one not in GENERAL}
     return dict(sorted((ours | OTHERS).items()))
 
 
 def _when(error: type[Exception]) -> str:
-    """The first sentence of its docstring, without what became of the request."""
+    """The first sentence of its docstring, without the effect on the request."""
     said = " ".join((error.__doc__ or "").partition("\n\n")[0].split())
     return said.partition("; nothing was ")[0].partition(". ")[0].rstrip(".") + "."

@@ -40,7 +40,7 @@ class FieldError(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 has it. `type` is stable and meant for programs, `detail` for people."""
+    """An error, in the form of RFC 9457. `type` is stable and meant for programs, `detail` for people."""
 
     type: str = Field(examples=["urn:seckill:queue-full"], description="docs/errors.md has a row for each")
     title: str
@@ -222,7 +222,7 @@ def _body_error(message: str) -> FieldError:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """The methods of a path: Starlette names those of its first route only."""
+    """The methods of a path: Starlette names only its first route's."""
     return [
         method
         for method in _METHODS

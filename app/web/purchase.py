@@ -46,7 +46,7 @@ class PurchaseView(BaseModel):
 
 
 def read(call: Call) -> Asked:
-    """Read a purchase. Raises what `parse` does, or `BuyerNotSigned`."""
+    """Read a purchase. Raises `parse`'s errors, or `BuyerNotSigned`."""
     state = call.state
     wish, as_json = parse(call.query, call.headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
     if state.signed is not None:
@@ -73,8 +73,8 @@ def parse(
     """Parse a purchase, and whether the client asks for JSON.
 
     Nothing is ignored: it raises `RequestValidationError`, which names the field, for a parameter that is unknown,
-    repeated or not valid, for two keys, and for a body; `ForeignOrigin` or `Prefetched` for what a browser does by
-    itself.
+    repeated or not valid, for two keys, and for a body; `ForeignOrigin` or `Prefetched` for a request that a browser
+    makes by itself.
     """
     key, as_json = _read_headers(headers)
     fields = _fields(query) if query else {}
@@ -126,7 +126,7 @@ def read_key(value: bytes) -> str:
 
 
 def name_of_part(what: str, key: str) -> str:
-    """The name by which an order remembers for good that a part of it was done, by its idempotency key."""
+    """The name by which an order remembers a part's idempotency key for good."""
     return hashlib.sha256(f"{what} {key}".encode()).hexdigest()[:_NAME_DIGITS]
 
 

@@ -67,7 +67,7 @@ class TotalsView(BaseModel):
 
 
 class ReconcileView(BaseModel):
-    """What differs between the provider's list and the orders, and the sums of both."""
+    """The differences between the provider's list and the orders, and the sums of both."""
 
     lines: int = Field(description="of the provider's list")
     count: int = Field(description="how many payments differ")

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 def read(headers: Iterable[tuple[bytes, bytes]], *, strict: bool = True) -> tuple[str, str | None]:
     """Read a request's id, or make one, and its `traceparent`, if it has one that is well-formed.
 
-    Raises `RequestValidationError` for an id that is none; where that is not `strict`, one is made in its place.
+    Raises `RequestValidationError` for a malformed id; without `strict` a new one replaces it.
     """
     given: bytes | None = None
     trace: str | None = None

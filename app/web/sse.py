@@ -82,7 +82,7 @@ class Feeds:
         while not self._closed:
             try:
                 found = await look()
-            except CursorAhead as error:  # as is said in full when it is asked for again
+            except CursorAhead as error:  # the same error is given in full when the stream is asked for again
                 _log.warning("a stream of events ends: %s", error)
                 return
             if found is not None:

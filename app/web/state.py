@@ -34,23 +34,13 @@ class StockText(NamedTuple):
 
     @property
     def news(self) -> tuple[object, ...]:
-        """What those who listen are told of, if it changes."""
+        """The text that listeners get whenever it changes."""
         return self.level, self.level.sale, self.audit
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The parts that the routes use, and the settings that concern HTTP.
-
-    `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key;
-    `only_shop_holds`: a hold needs the shop's token; `callbacks`: the readers of payment providers, by
-    their names, and the `tally` of their callbacks; `unclaimed`: counts a payment of a hold that is not here;
-    `catalogue`: the descriptions of the items; `pay_url`: where buyers pay, or ""; `request_ids`: whether purchases
-    have ids, too, and all requests a line in the log.
-
-    `pull`: reads events for the shop's back end. `buyers`, `operators` and `followers` (of events) are the live feeds;
-    `items`: their names; from `looks` on, the fields make things once for all who ask.
-    """
+    """The parts that the routes use, and the settings that concern HTTP."""
 
     shop: Shop
     stock: StockAdmin
@@ -59,36 +49,36 @@ class State:
     instance: str
     quantity_max: int
     operator_port: int | None
-    buying: Sequence[str]
+    buying: Sequence[str]  # the methods that buy
     buyer_max: int
-    signed: SignedBuyers | None
-    catalogue: Catalogue
+    signed: SignedBuyers | None  # reads buyers from signed tokens; None: there is no key
+    catalogue: Catalogue  # the descriptions of the items
     auth: AdminAuth
-    buyers: Feeds
-    operators: Feeds
-    followers: Feeds
+    buyers: Feeds  # the live feeds of the shop's pages
+    operators: Feeds  # of the control room
+    followers: Feeds  # of events
     store: StockStore
-    pull: Pull
-    items: TtlCache[list[str]]
-    looks: Coalesced[StockText]
+    pull: Pull  # reads events for the shop's back end
+    items: TtlCache[list[str]]  # their names
+    looks: Coalesced[StockText]  # like the next ones, it is made once for all who ask at the same time
     scrape: TtlCache[bytes]
     ready: TtlCache[Ready]
     unpriced: TtlCache[list[str]]
     locks: TtlCache[list[Contender]]
     reports: TtlCache[dict[str, Any]]
     warnings: list[str]
-    callbacks: Mapping[str, Reader]
-    tally: Tally
-    unclaimed: Callable[[], None]
+    callbacks: Mapping[str, Reader]  # the readers of payment providers, by their names
+    tally: Tally  # of their callbacks
+    unclaimed: Callable[[], None]  # counts a payment of a hold that is not here
     auditor: Auditor | None = None
     senders: Sequence[Sender] = ()
     cashier: Cashier | None = None
-    pay_url: str = ""
-    request_ids: bool = False
-    only_shop_holds: bool = False
+    pay_url: str = ""  # where buyers pay; "": nowhere
+    request_ids: bool = False  # purchases have ids, too, and all requests a line in the log
+    only_shop_holds: bool = False  # a hold needs the shop's token
 
     def close_feeds(self) -> None:
-        """Let all listeners go: the server waits for its last answer."""
+        """End all live feeds, as the server waits for its last answer."""
         self.buyers.close()
         self.operators.close()
         self.followers.close()

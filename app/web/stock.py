@@ -99,7 +99,7 @@ class LevelView(BaseModel):
 
 
 class ItemView(LevelView):
-    """Units left and sold, and the terms of the item: its own, and for the rest those of the settings."""
+    """Units left and sold, and the terms of the item: its own, and else the settings'."""
 
     limit_per_buyer: int = Field(description="how many units one buyer may have; 0: no limit")
     starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
@@ -135,7 +135,7 @@ class StockView(ItemView):
 
 
 class ListView(BaseModel):
-    """The items of the catalogue, without those that are not there yet."""
+    """The items of the catalogue that are in the store."""
 
     items: list[StockView]
     now: float = Field(description="the instance's clock")
@@ -219,7 +219,7 @@ async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
 
 @router.get("/stock/list", response_model=ListView, responses=responses(503))
 async def stock_list(request: Request) -> Response:
-    """The items of the catalogue, each as `GET /stock` has it; those that are not there yet are left out."""
+    """The items of the catalogue that are in the store, each as in `GET /stock`."""
     return Response(_text_of(await _items(state_of(request))), media_type="application/json")
 
 
@@ -229,7 +229,7 @@ async def stock_list(request: Request) -> Response:
     responses={**_stream_of("ListView"), **responses(503)},
 )
 async def stock_list_live(request: Request) -> Response:
-    """The same now and at each change, at most once in two seconds, as server-sent events with heartbeats in between.
+    """The list now and at each change, at most once in two seconds, as server-sent events with heartbeats in between.
 
     503 if too many listen: `GET /stock/list` answers the same.
     """

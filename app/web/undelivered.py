@@ -1,4 +1,4 @@
-"""The events that did not leave, for the control room: what is parked or dead, and having it sent again."""
+"""Undelivered events, for the control room: list the parked and dead ones, and send them again."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -36,7 +36,7 @@ class UndeliveredRow(BaseModel):
 
 
 class UndeliveredView(BaseModel):
-    """What is parked or dead, the first thousand of it."""
+    """The parked and dead events, a thousand at most."""
 
     rows: list[UndeliveredRow]
     total: int
@@ -45,7 +45,7 @@ class UndeliveredView(BaseModel):
 
 
 class Replay(BaseModel):
-    """The events to send again: without a moment those that are parked or dead."""
+    """The events to send again: those since a moment, or else the parked and dead ones."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -72,7 +72,7 @@ async def undelivered(request: Request, sku: AnySku = None) -> UndeliveredView:
 
 @router.post("/replay", responses=responses(400, 404, 408, 413, 422))
 async def replay(request: Request, given: Replay, by: Operator, sku: AnySku = None) -> ReplayView:
-    """Have the sender send events of an item, or of all, again, within some seconds, or when there is one."""
+    """Have the sender send events of an item, or of all items, again, within some seconds."""
     state = state_of(request)
     wish, skus = Wish(dead=given.since is None, at=given.since), await state.orders.named(sku)
     try:

@@ -18,7 +18,7 @@ from app.stock.store import StockStore
 class BareStockStore(StockStore):
     """The articles' store: read, decrement, write, without any check. It is right only while the lock is held.
 
-    It is for `--guard none`, which shows what the guard is for. Nothing stops a write that is still on its way.
+    It is for `--guard none`, which shows the use of the guard. Nothing stops a write that is still on its way.
     """
 
     storage: RedisStorage

@@ -29,7 +29,7 @@ from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
 from app.stock.bulkhead import Bulkhead
 from app.stock.redis.connect import connect
 
-_WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
+_WAIT_PART: Final = 0.8  # the part of a call's deadline for the replicas
 _NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # the error of redis-py when nothing was sent
 
 
@@ -57,8 +57,8 @@ class RedisClient:
 
     `redis://`, `rediss://` and `unix://` are redis-py's; besides them `redis+sentinel://host:26379,host:26379/master/0`
     and `redis+cluster://host:6379` (`rediss+...` for TLS). A call that isn't answered within `timeout_s` raises
-    `StockUnavailable`. Nothing is retried here: only the caller knows what may be repeated. With `wait_replicas` a
-    durable call raises it, too, when fewer replicas acknowledge its writes in time.
+    `StockUnavailable`. Nothing is retried here: only the caller knows which calls may be repeated. With `wait_replicas`
+    a durable call raises it, too, when fewer replicas acknowledge its writes in time.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 2.0, connections: int = 16, wait_replicas: int = 0) -> None:
@@ -116,7 +116,7 @@ class RedisClient:
             try:
                 answer, replicas = await pipe.execute(raise_on_error=False)
             except (ReadOnlyError, BusyLoadingError) as error:
-                # Either of the two was refused, not necessarily the first.
+                # One of the two commands was refused, not necessarily the first.
                 raise StockUnavailable(f"the store takes no writes: {error}") from error
         if isinstance(answer, Exception):
             raise answer
@@ -158,7 +158,7 @@ class RedisClient:
             yield self._redis
 
     async def times(self, timeout_s: float | None) -> dict[str, Any]:
-        """Ask each server for its time: of a Cluster, those that answer; by the names of `server_of`."""
+        """Ask each server for its time, by the names of `server_of`; of a Cluster, the servers that answer."""
 
         async def ask(server: Any) -> Any:
             async with self._call(timeout_s):

@@ -17,7 +17,7 @@ import fencelock
 from app.errors import ConfigurationError
 from fencelock.kit import LockUrl
 
-_ASK_SENTINEL_S: Final = 1.0  # at most; a call's deadline is for all of them together
+_ASK_SENTINEL_S: Final = 1.0  # tries at most; a call's deadline is for all of them together
 _SENTINEL_PORT: Final = 26379
 
 
@@ -34,7 +34,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return lambda text: words[words.index(text)]
 
 
-# The options behind the `?`: how each is parsed, and the text of what is expected.
+# The options behind the `?`: how each is parsed, and the expected value for the error's text.
 _PLAIN: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "db": (int, "a number"),
     "username": (str, "text"),
@@ -61,7 +61,7 @@ _SENTINEL: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 
 
 def connect(url: str, options: dict[str, Any], connections: int) -> list[Any]:
-    """Make the client that the URL names, and those that it needs besides.
+    """Make the client that the URL names, and other clients that it needs.
 
     Raises `ConfigurationError`, which names the option that is wrong, and `ValueError` or `RedisError`, whose text may
     have a part of the password.
@@ -133,7 +133,7 @@ def _sentinel(scheme: str, rest: str, options: dict[str, Any], own: dict[str, An
             "socket_timeout": patience_s,
             "socket_connect_timeout": patience_s,
             "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),  # or its reason would come after the call's deadline
+            "retry": Retry(NoBackoff(), 0),  # else the error would come after the call's deadline
             **of_sentinels,
             **(tls if of_sentinels["ssl"] else {}),
         },

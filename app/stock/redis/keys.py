@@ -37,7 +37,7 @@ class Keys:
         self.log, self.outbox = f"{item}:log", f"{item}:outbox"
         self.refused, self.refused_before = refused
         self.records, self.due, self.payments, self.holders = standing
-        # What a new sale forgets; the stock and the orders are others' matter.
+        # The keys that a new sale deletes; others delete the stock and the orders.
         self.of_sale = (self.buyers, self.settled, *refused, *standing, self.outbox)
         self.all = (
             *(self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused),
@@ -52,7 +52,7 @@ def keys_of(sku: str) -> Keys:
 
 
 def fields_of(event: Event) -> list[str]:
-    """The fields of an entry; a plain sale has none that say what it is."""
+    """The fields of an entry; a plain sale has no field for its kind."""
     own = [
         *("quantity", str(event.quantity), "buyer", event.buyer or "", "key", event.key or ""),
         *("secret", event.order.secret, "instance", event.instance, "token", str(event.token)),

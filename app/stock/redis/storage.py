@@ -42,7 +42,7 @@ _NOTICES: Final = "seckill:notices"
 _ASKED: Final = ("buyers", "keys", "payments", "numbers", "marks", "holds", "due")
 _NUMBER: Final = re.compile(
     "(?:0|[1-9][0-9]{0,15})-(?:0|[1-9][0-9]{0,15}|18446744073709551615)"
-)  # the last one of its ms
+)  # the last possible entry of its millisecond
 _MARK: Final = re.compile("([0-9]{16})-([0-9]{16})")
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 _HALF: Final = re.compile("([0-9]+) (.*)")
@@ -139,7 +139,7 @@ class RedisStorage(Storage):
         any_layout: bool = False,
         durable: bool = False,
     ) -> dict[str, Found | StockError]:
-        # Buyers also get answers from what is read of earlier purchases, so that must be durable as well.
+        # Buyers also get answers from earlier purchases that are read, so these must be durable as well.
         client = self._sale if durable else self._readers
         request: dict[str, object] = {"due_max": DUE_MAX}
         if fence is not None:
@@ -160,7 +160,7 @@ class RedisStorage(Storage):
         _, fence, stock, lucky, now_us, buyers, keys, refused, before, holders, payments, due, first_due = answer[:13]
         records, about, sales, entries, secrets = answer[13:]
         if lenient and not _WHOLE.fullmatch(lucky or "0"):
-            lucky = None  # a new sale sets it to 0, whatever it is
+            lucky = None  # a new sale sets the units to 0, whatever the value is
         head = self._head(sku, fence, stock, lucky, now_us, first_due)
         found = Found(head, due=due)
         at = keys_of(sku)
@@ -250,7 +250,7 @@ class RedisStorage(Storage):
         fence: list[str] = []
         forgotten: list[str] = []
         for name, value in head.items():
-            if name == "sale" and value == head["generation"]:  # it says the same as the generation
+            if name == "sale" and value == head["generation"]:  # the sale's number is the same as the generation
                 forgotten.append(name)
             elif value is None or value == "":
                 forgotten += () if name in ("stock", "lucky", "last") else (name,)
@@ -275,7 +275,7 @@ class RedisStorage(Storage):
         return part
 
     def _writes(self, at: Keys, put: Put) -> Iterator[list[str]]:
-        """The commands of a put; without what most have not, as there may be some hundred puts in a batch."""
+        """The commands of a put; rare parts cost nothing if they are absent, as a batch may have some hundred puts."""
         head, found = put.head, put.found
         for note in put.notes:
             fields = (text for pair in pack_note(note).items() for text in pair)
@@ -444,7 +444,7 @@ class RedisStorage(Storage):
     @override
     async def copy(self, sku: str, erased: Erased, *, last: bool) -> None:
         keys = keys_of(sku)
-        # Two may be erased at once; what is left of a copy expires.
+        # Two names may be erased at once; the rest of a copy expires.
         name, after = erased.state or (f"{keys.orders}-copy-{uuid4().hex}", "")
         count, copied = 0 if last else _COPY, _COPY
         while copied == _COPY:
@@ -459,7 +459,7 @@ class RedisStorage(Storage):
             await self._trim(keys, name)
 
     async def _trim(self, keys: Keys, name: str) -> None:
-        """Have the copy lose what the stream has lost meanwhile, and keep its last id."""
+        """Delete entries from the copy that the stream has lost meanwhile, and keep its last id."""
         async with self._sale.commands() as redis:
             first = await redis.xrange(keys.orders, count=1)
             if first:
@@ -585,7 +585,7 @@ class RedisStorage(Storage):
 
 
 def _asked(names: Names, is_number: Callable[[str], bool]) -> dict[str, object]:
-    """What a script is asked for: without what is not."""
+    """The arguments of a script, without absent ones."""
     own: dict[str, object] = {name: value for name in _ASKED if (value := getattr(names, name))}
     if names.entries:
         own["entries"] = [one for one in names.entries if is_number(one)]
@@ -631,7 +631,7 @@ def _nonsense(answer: object) -> StockUnavailable:
 
 
 def _of_a_sale(at: Keys) -> Commands:
-    """The commands of a sale, to ask whether we may run them."""
+    """The commands that a sale needs, for the check of our rights."""
     return [
         *(["MGET", at.stock, at.lucky], ["GET", at.stock], ["SET", at.stock, "0"], ["INCRBY", at.lucky, "1"]),
         *(

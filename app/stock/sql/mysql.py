@@ -15,7 +15,7 @@ from app.stock.sql.server import Server, keys_of, others_of
 from fencelock.mysql import GROUP, MySqlClient, group_of
 
 _DEADLOCK: Final = 1213
-_REFUSED: Final = (4025, 3819, 1264, 1690)  # by a check in MariaDB, in MySQL; out of range, in a column, in a sum
+_REFUSED: Final = (4025, 3819, 1264, 1690)  # refused by a check (MariaDB, MySQL); out of range (column, sum)
 _CHANGED: Final = 1020  # MariaDB with innodb_snapshot_isolation
 _LOST_IN_A_CRASH: Final = "SELECT @@innodb_flush_log_at_trx_commit, @@read_only"
 
@@ -38,7 +38,7 @@ class MySqlServer(Server):
     async def connect(self) -> Any:
         wait_s, silent_s = max(1, int(self.timeout_s / 2)), math.ceil(self.timeout_s + 1)
         settings = (
-            # So rows that a statement looked at and did not match are unlocked, and no gaps are locked.
+            # This unlocks rows that a statement read and did not match, and locks no gaps.
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             # `sql_mode`, whatever the server's default is: an overlong value is an error, and a backslash escapes. In
             # whole seconds: the waits for a row, and for a table, which somebody may be altering; they leave the

@@ -1,4 +1,4 @@
-"""The tables, the same on each server. Checks are the last line of defence: what writes does not rely on them."""
+"""The tables, the same on each server. Checks are the last line of defence: no writer relies on them."""
 
 from typing import Any, Final
 
@@ -156,7 +156,7 @@ KEYS: Final = Table(
     **_MYSQL,
 )
 
-# How the orders stand that are not just sold. `steps`: how many events there were; `due_ms`: only of those held.
+# The records of orders that are not just sold. `steps`: how many events there were; `due_ms`: only of those held.
 RECORDS: Final = Table(
     "seckill_records",
     METADATA,

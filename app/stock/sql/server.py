@@ -1,4 +1,4 @@
-"""A server of a SQL storage: what differs between one and another, and its connections."""
+"""A server of a SQL storage: the differences between servers, and its connections."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from app.stock.sql.schema import ITEMS, METADATA
 
 Result = TypeVar("Result")
 
-_TRIES: Final = 5  # of a transaction that the server has ended for another's sake
+_TRIES: Final = 5  # tries of a transaction that the server has ended in favour of another
 _IDLE_MAX: Final = 16  # connections kept for later
 _CLOSE_S: Final = 1.0
 _OLD: Final = (
@@ -69,7 +69,7 @@ class Server(ABC):
         self._made = False
         # The server gets nothing but a connection's settings, a ping when it is used again, and our statements.
         self.engine = create_async_engine(
-            self.driver,  # where it is and the password are the creator's: they can't get into an error
+            self.driver,  # only the creator knows the address and the password, so no error can contain them
             async_creator=self.connect,
             isolation_level="AUTOCOMMIT",
             pool_size=_IDLE_MAX,
@@ -87,22 +87,22 @@ class Server(ABC):
 
     @abstractmethod
     def upsert(self, table: Table, *, add: str | None = None) -> Executable:
-        """The statement that writes rows, and replaces those that are there; `add`: adds to that column of theirs."""
+        """The statement that inserts rows, or replaces them; `add`: the column whose value is added to the old one."""
 
     @abstractmethod
     def insert_missing(self, table: Table) -> Executable:
-        """The statement that inserts rows, but for those that are there."""
+        """The statement that inserts missing rows."""
 
     @abstractmethod
     def delete_some(self, table: Table, most: int, *which: ColumnElement[bool]) -> Executable:
-        """The statement that deletes some of these rows: so many at most."""
+        """The statement that deletes a limited number of these rows."""
 
     @abstractmethod
     def is_victim(self, error: DBAPIError) -> bool:
         """Return whether the server has rolled a transaction back for another's sake: it may be tried again."""
 
     def is_refused(self, error: DBAPIError) -> bool:
-        """Return whether a row, or a number of it, is refused; where that is another error than `IntegrityError`."""
+        """Return whether the server refuses a row, or a number in it, with another error than `IntegrityError`."""
         return False
 
     @abstractmethod
@@ -234,5 +234,5 @@ def others_of(table: Table) -> Sequence[Column[Any]]:
 
 
 def without_secrets(text: str) -> str:
-    """A text without what looks like a password in a URL or in a connection string."""
+    """A text without passwords in URLs and connection strings."""
     return re.sub(r"(password=|://[^:/@\s]*:)[^@\s]*", r"\1...", text)

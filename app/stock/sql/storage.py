@@ -62,7 +62,7 @@ _LARGEST: Final = 2**63 - 1
 _PAGE: Final = 5000  # rows that a statement looks at
 _AT_ONCE: Final = 500  # values of an IN
 _LOOK_EVERY_S: Final = 0.1
-_COLUMNS: Final = {"last": "last_entry", "tag": "last_tag"}  # of `Head`, where they have other names
+_COLUMNS: Final = {"last": "last_entry", "tag": "last_tag"}  # columns with other names than the fields of `Head`
 
 _FIRST_DUE: Final = (
     select(RECORDS.c.due_ms)
@@ -91,7 +91,7 @@ _DUE: Final = (
 
 
 def _by_key(table: Table, key: str, *columns: ColumnElement[Any], joined: str | None = None) -> Any:
-    """The statement that reads rows by the item, its sale and a key; `joined`: with what is noted of that buyer."""
+    """The statement that reads rows by the item, its sale and a key; `joined`: with the notes on that buyer."""
     of = table
     if joined is not None:
         same = (BUYERS.c.sku == table.c.sku, BUYERS.c.sale == table.c.sale, BUYERS.c.name == table.c[joined])
@@ -206,7 +206,7 @@ class SqlStorage(Storage):
         sale = {sku: one.head.sale for sku, one in found.items()}
 
         async def look_up(statement: Any, wanted: Mapping[str, Iterable[Value]]) -> Rows:
-            # Names that strangers invent cost nothing more.
+            # Unknown names, which strangers may invent, cost nothing more.
             keys = [
                 (sku, sale[sku], key) for sku, some in wanted.items() if found[sku].head.layout >= 0 for key in some
             ]
@@ -247,7 +247,7 @@ class SqlStorage(Storage):
         entries: dict[str, list[int]] = {}
         for sku, asked in names.items():
             head = found[sku].head
-            if head.tag and head.last in asked.marks:  # it was written with its item's row, or not at all
+            if head.tag and head.last in asked.marks:  # the batch was written with its item's row, or not at all
                 found[sku].tags[head.last] = head.tag
             wanted = (*asked.entries, *(one for one in asked.marks if one not in found[sku].tags))
             entries[sku] = [int(one) for one in wanted if self.is_number(one)]
@@ -287,7 +287,7 @@ class SqlStorage(Storage):
 
     @override
     async def put(self, puts: Mapping[str, Put]) -> dict[str, Head | StockError | None]:
-        """Write all items in one transaction; if one of them is not as it was found, each in one of its own."""
+        """Write all items in one transaction; if one of them has changed, each in a transaction of its own."""
         try:
             await self.server.call(partial(self._write, puts=puts), self._sale, whole=True)
             begun = {sku: put.head["sale"] for sku, put in puts.items() if put.clear}
@@ -356,7 +356,7 @@ class SqlStorage(Storage):
         )
 
     async def _ensure_as_found(self, connection: AsyncConnection, of: Mapping[str, tuple[Put, int]]) -> None:
-        """Compare the orders that change with those that were read, for a guard that may not notice a change."""
+        """Compare the changing orders with the orders that were read, for a guard that may miss a change."""
         puts = {sku: one for sku, one in of.items() if "changed_at" in one[0].expect and one[0].records}
         wanted = [(sku, sale, int(number)) for sku, (put, sale) in puts.items() for number in put.records]
         there = await _all(connection, _STANDING, wanted=wanted) if wanted else ()
@@ -398,7 +398,7 @@ class SqlStorage(Storage):
             rows += [{**own, "name": key, "body": text, "expires_ms": None} for key, text in put.keys.items()]
             rows += [{**own, "name": key, "body": text, "expires_ms": expires_ms} for key, text in put.refused.items()]
             expired = [key for key in (*put.keys, *put.refused) if key in put.found.refused]
-            if expired:  # else the decision would have been another one
+            if expired:  # else the decision would have been different
                 where = (
                     KEYS.c.sku == sku,
                     KEYS.c.sale == sale,
@@ -565,7 +565,7 @@ class SqlStorage(Storage):
 
 
 class _NotAsFoundError(Exception):
-    """An item is not as it was found: nothing is written."""
+    """An item has changed since it was read: nothing is written."""
 
 
 async def _all(connection: AsyncConnection, statement: Any, **own: Value | Sequence[object]) -> Rows:
@@ -585,7 +585,7 @@ def _numbers_in(found: Found) -> list[str]:
 
 
 def _note_buyer(found: Found, row: Row[Any]) -> None:
-    """Note what the buyer of an order has."""
+    """Note the units and the hold of an order's buyer."""
     if row.buyer is not None:
         found.bought.setdefault(row.buyer, row.units or 0)
         if row.holder is not None:
@@ -598,7 +598,7 @@ def _unchanged(put: Put) -> list[ColumnElement[bool]]:
     for name, value in put.expect.items():
         column = ITEMS.c[_COLUMNS.get(name, name)]
         conditions.append(column.is_(None) if value is None else column == value)
-    if put.batch_id is not None:  # else it would be written twice
+    if put.batch_id is not None:  # else the batch would be written twice
         conditions.append(or_(ITEMS.c.batch.is_(None), ITEMS.c.batch != put.batch_id))
     return conditions
 
@@ -608,7 +608,10 @@ def _was_written(head: Head, put: Put) -> bool:
 
 
 def _columns(put: Put) -> dict[Any, Any]:
-    """What is set in the row of an item. Units are added, so that what a guard has not noticed makes none."""
+    """The columns to set in the row of an item.
+
+    Units are added, so that a change that the guard has missed makes no units.
+    """
     columns: dict[Any, Any] = {_COLUMNS.get(name, name): value for name, value in put.head.items()}
     if "last_entry" in columns:
         columns["last_entry"] = int(columns["last_entry"])

@@ -31,7 +31,7 @@ class Sweeper:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._one_at_once = Bulkhead(1)
-        self._items: dict[str, int | None] = {}  # to be swept: the sale that stays; None: expired keys
+        self._items: dict[str, int | None] = {}  # the sale whose rows stay; None: sweep expired keys
         self._keys_at: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False

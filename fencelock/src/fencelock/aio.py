@@ -1,7 +1,7 @@
 """The locks for tasks, on the event loop itself.
 
 A waiting task costs no thread. A task's locks are renewed by its loop: if the loop hangs, they are lost a TTL later, as
-nothing on that loop could be told of a loss.
+nothing on that loop could react to a loss.
 
 >>> from fencelock import aio
 >>> async with aio.connect("etcd://127.0.0.1:2379", ttl_s=5) as locks:

@@ -37,13 +37,13 @@ class Guarantees:
     """The promises of a backend's locks. The contract suite holds them to it, and docs/locks.md has a table of them.
 
     - `scope`: the owners that they keep apart.
-    - `leases`: a holder that is gone, or can't be reached, has the lock for a TTL at most, and is told.
+    - `leases`: a holder that dies, or is cut off, has the lock for a TTL at most, and its grant says that it is lost.
     - `fair`: contenders are served in the order of their arrival.
     - `fencing`: each grant has a token greater than all before it, of whichever lock, for a store to check.
     - `survives_silence`: a server pause shorter than the TTL does not lose the lock.
     - `survives_restart`: neither does a crash and restart (from disk) within the TTL.
-    - `survives_cut`: neither do connections that are cut; without it, the next one may have the lock a moment before
-      its holder is told.
+    - `survives_cut`: neither do connections that are cut; without it, the next holder may have the lock a moment before
+      its last one knows.
     - `shows_queue`: `contenders` shows the waiters, not only the holder.
     - `elects`: there are elections.
     - `forces_release`: `force_release` can take a lock from its holder.
@@ -61,7 +61,7 @@ class Guarantees:
     forces_release: bool = False
 
 
-# Of a server that keeps on disk what it has granted, and gives each grant a number.
+# The guarantees of a server that keeps its grants on disk, and gives each a number.
 LASTING: Final = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, elects=True)
 
 
@@ -137,7 +137,7 @@ class LockBackend(ABC):
 
     @property
     def hook(self) -> Hook:
-        """The hook that hears what happens to the locks."""
+        """The hook that hears of grants, releases, losses and renewals."""
         return self.terms.hook
 
     @hook.setter
@@ -152,9 +152,9 @@ class LockBackend(ABC):
         """Raise `ValueError` if this can't be a lock's name here."""
 
     def force_release(self, name: str) -> Contender | None:
-        """Take a lock from a holder that hangs, and return that one, if any; the next in line gets it at once.
+        """Take a lock from a holder that hangs, and return that holder, if any; the next in line gets it at once.
 
-        The holder goes on until its next renewal tells it, so only a store that checks tokens is safe from it. Raises
+        The holder goes on until its next renewal, so only a store that checks tokens is safe from it. Raises
         `LockUnavailable`, and `LockError` where that can't be done.
         """
         return portal.run(self.aio.force_release(name))
@@ -176,23 +176,23 @@ class LockBackend(ABC):
 
         A slot is `every_s` seconds (1 or more) of the hosts' clocks, counted from midnight of UTC where these divide a
         day; or `slot` names it, with up to 255 characters: "2026-11-28" for a day of local time, "schema-7" for good
-        (the last 500 of such names are remembered). It is written down, beyond all leases, before the body starts:
-        so it is not started again when clocks differ, or a run takes longer, or fails, or dies with its process. The
-        body gets a `Start`, or None where it is not to run; then the `reason` is logged. While an earlier slot's run
-        goes on, a slot is waited for `wait_s` seconds (None: as long as it takes), and then left out; "ttl", the
-        default: for as long as a run that died stands in the way, a TTL and a bit. `cancel` ends the wait.
+        (the last 500 of such names are remembered). It is written down, beyond all leases, before the body starts: so
+        it is not started again when clocks differ, or a run takes longer, or fails, or dies with its process. The body
+        gets a `Start`, or None where it is not to run; then the `reason` is logged. While an earlier slot's run goes
+        on, a slot is waited for `wait_s` seconds (None: as long as it takes), and then left out; "ttl", the default: a
+        TTL and a bit, for so long a dead run blocks the slot. `cancel` ends the wait.
 
-        `again`: the slot is started although it was, once no run goes on: for an operator, after a run that died.
+        `again`: start a slot that was started before, when no run of it goes on: for an operator, after a run that
+        died.
 
-        What is started is forgotten by a server that loses what it was told: Redis without `appendfsync always`, or
-        after a failover. Raises `LockUnavailable` when the outcome of the writing is unknown: it is not started here,
-        and counts as started if the word has arrived. Raises `LockCancelled`, `LockError` where there are no
-        elections, and `ValueError`.
+        A server that loses writes forgets started slots: Redis without `appendfsync always`, or after a failover.
+        Raises `LockUnavailable` if it is unknown whether the slot was recorded: nothing starts here, and the slot may
+        count as started. Raises `LockCancelled`, `LockError` where there are no elections, and `ValueError`.
         """
         return Once(self.aio.once(name, **options))
 
     def leading(self, name: str, value: str = "") -> Leading:
-        """Return a block, or a decorator, whose body runs on one instance at a time: that which leads in an election.
+        """Return a block, or a decorator, whose body runs on one instance at a time: the leader of an election.
 
         `value`: what it proclaims. The body gets its `Leadership`, whose `trusted_s` says for how long it is certain.
         A block raises `LockLost` when its term was lost; a decorated function that raises it gets the next term.

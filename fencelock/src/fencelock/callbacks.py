@@ -22,7 +22,7 @@ class Callbacks:
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once. The returned function unsubscribes. Errors are logged, and stop no others."""
         self._callbacks.append(callback)
-        if self.fired:  # not before: it may happen at any moment
+        if self.fired:  # checked only now, as it may happen at any moment
             self._call_all()
         return lambda: self._unsubscribe(callback)
 
@@ -45,7 +45,7 @@ class Callbacks:
                 callback()
             except Exception:
                 _log.exception("unexpected error in a callback")
-            except BaseException:  # it ends the program, perhaps, and nobody's lock is any better for that
+            except BaseException:  # it may end the program, which helps nobody's lock
                 self._call_all()
                 raise
 

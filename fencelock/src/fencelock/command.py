@@ -26,20 +26,20 @@ NOT_HAD: Final = 75
 LOST: Final = 76
 
 _AGAIN_S: Final = 1.0  # between two terms: the lock system may be away
-_LOOKS: Final = 20  # at the lease, in each TTL
+_LOOKS: Final = 20  # looks at the lease in each TTL
 _TOLD: Final = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGTSTP")
 _Under = Callable[..., tuple[int, bool]]  # runs the command: its status, and whether it was ended with its lock
 
 
 class Signals:
-    """The signals that come to us: they end our wait, or are passed on to the command. None is lost between the two.
+    """The signals that come to us: they end our wait, or are passed on to the command. No signal is lost.
 
-    Threads that are started from now on have them blocked, too. What is ignored, as by `nohup`, stays ignored.
+    Threads that are started from now on block them, too. An ignored signal, as by `nohup`, stays ignored.
     """
 
     def __init__(self) -> None:
         self.cancel = Cancel()  # of our wait
-        self.ended_by: int | None = None  # the signal that wants us to end
+        self.ended_by: int | None = None  # the signal that asks us to end
         self._guard: Guard | None = None
         self._mutex = threading.Lock()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how the command ended
@@ -49,7 +49,7 @@ class Signals:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def start(self, command: list[str], environment: dict[str, str], deadline: float) -> Guard:
-        """Start a command, and pass on to it what comes until it is `over`. Raises `LockCancelled` if we are to end."""
+        """Start a command, and pass signals on to it until it is `over`. Raises `LockCancelled` if we are to end."""
         with self._mutex:
             if self.ended_by is not None:
                 raise LockCancelled("we are to end")
@@ -75,7 +75,7 @@ class Signals:
                     os.kill(os.getpid(), signal.SIGSTOP)
                     if self._guard is not None:  # we go on; if the lease was over, all of it has been killed
                         self._guard.order(signal.SIGCONT)
-                # A command may live with the others: SIGHUP has it read its configuration.
+                # A command may survive the other signals: SIGHUP makes many read their configuration.
                 elif self._guard is None or number in (signal.SIGINT, signal.SIGTERM):
                     self.ended_by = number
                     self.cancel.set()
@@ -144,7 +144,7 @@ def _once(locks: LockBackend, options: argparse.Namespace, signals: Signals, und
             return under(start.grant, SLOT=start.slot)
     if not options.quiet:
         say(once.reason)
-    return 0, False  # as intended: no service manager is to try it again
+    return 0, False  # as intended, so no service manager should try it again
 
 
 def _lock(locks: LockBackend, options: argparse.Namespace, signals: Signals, under: _Under) -> tuple[int, bool]:

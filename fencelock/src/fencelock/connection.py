@@ -24,11 +24,13 @@ _CALLS_MAX: Final = 64  # attempts that make their calls at once
 class Options(TypedDict, total=False):
     """The options that all backends take.
 
-    `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most. `renew_ratio`: a lease is renewed each
-    time this part of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: who we are
-    in the queue (the host's name). `hook`: told what happens. `instrument`: "prometheus", "opentelemetry",
-    "structlog", or several of them, are told, too; each needs the extra of its name. `raise_on_lost_release`: a release
-    of a lock that was lost raises `LockLost` (True); False: it is only logged.
+    - `ttl_s` (5): TTL of a lease in seconds; for so long a dead holder blocks the others.
+    - `renew_ratio` (1/3): a lease is renewed each time this part of its TTL has passed.
+    - `timeout_s` (2): deadline of a call in seconds.
+    - `instance` (the host's name): our name in the queue.
+    - `hook`: a `Hook`, which hears of grants, releases, losses and renewals.
+    - `instrument`: "prometheus", "opentelemetry", "structlog", or several; each needs the extra of its name.
+    - `raise_on_lost_release` (True): a release of a lost lock raises `LockLost`; False: that is only logged.
     """
 
     ttl_s: float
@@ -43,7 +45,7 @@ class Options(TypedDict, total=False):
 class Terms:
     """The options of a backend, checked. `name`: of the lock system, for people. Raises `ConfigurationError`.
 
-    `clock`: what its leases and waits count on.
+    `clock`: of its leases and waits.
     """
 
     def __init__(self, name: str, options: Options) -> None:
@@ -69,7 +71,7 @@ class Terms:
 
     @property
     def hook(self) -> Hook:
-        """What hears of all locks: the program's hook, and the instruments."""
+        """The hook of all locks: the program's own, and the instruments."""
         return self._hook
 
     @hook.setter
@@ -77,7 +79,7 @@ class Terms:
         self._hook = Hooks([hook, *self._instruments]) if self._instruments else hook
 
     def tell_of(self, name: str, grant: Grant, waited_s: float) -> None:
-        """Have the hook hear of a grant, and of its loss."""
+        """Report a grant, and its loss, to the hook."""
         hook = self.hook
         told(hook.granted, name, grant.token, waited_s)
         if isinstance(hook, Hooks) or type(hook).lost is not Hook.lost:
@@ -138,7 +140,7 @@ class Connection(ABC):
         """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds."""
 
     async def force_release(self, name: str) -> Contender | None:
-        """Take a lock from its holder, and return that contender; None if nobody has it."""
+        """Take a lock from its holder, and return the holder; None if nobody has it."""
         raise LockError(f"{self.terms.name} can't force a release: only etcd, redis and postgres can")
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
@@ -146,7 +148,7 @@ class Connection(ABC):
         return await self.attempt(name, ttl_s).until_granted(wait)
 
     async def close(self) -> None:
-        """Have the waiters leave, stop renewing, close the client. Locks still held run out."""
+        """Send the waiters away, stop renewing, and close the client. Locks still held run out."""
         await self.waiters.dismiss()
         await self.renewer.close()
         await self.disconnect()
@@ -171,7 +173,7 @@ AConnection = TypeVar("AConnection", bound=Connection)
 class Attempt(ABC, Generic[AConnection]):
     """A caller's attempt to get a lock: how it is taken, what wakes a waiter, and how it is given back.
 
-    `lease`: what the attempt has, or may have, on the server; None while there is nothing. `wake`: set it to have the
+    `lease`: keeps the attempt's key, row or node alive; None: the server surely has none. `wake`: set it to have the
     waiter look again. `answered`: the server has answered once. `cleanup`: closed when the waiting is over, however it
     ends. `brief`: `take` never waits for other contenders, so that many attempts can take turns in it.
     """
@@ -201,7 +203,7 @@ class Attempt(ABC, Generic[AConnection]):
         """Try, sleep, and try again, until the lock is ours or the wait is over.
 
         Raises `LockTimeout`, `LockCancelled` or `LockUnavailable`. The first try must be answered; after that it waits
-        up to a TTL for a server that is away. If it raises, it gives back what the attempt has on the server.
+        up to a TTL for a server that is away. If it raises, it gives back the attempt's hold on the server.
         """
         waiters = self.connection.waiters
         with waiters.waiting(self.wake):
@@ -212,7 +214,7 @@ class Attempt(ABC, Generic[AConnection]):
                         self.cleanup.callback(wait.cancel.subscribe(self.wake.set))
                     return await self._until_granted(wait)
             except GeneratorExit:
-                raise  # its loop is closed, where nothing can be awaited any more
+                raise  # the loop is closed, so nothing can be awaited on it any more
             except BaseException as error:
                 # In the background if the server is away; but one that closes has no background any more.
                 await self.leave(in_background=isinstance(error, LockUnavailable) and not waiters.dismissed)
@@ -238,7 +240,7 @@ class Attempt(ABC, Generic[AConnection]):
                     raise PlaceLost
             except PlaceLost:
                 await self.leave()
-                if not again:  # once without a look at the time: what we began with may have been over before
+                if not again:  # once without a look at the time, as the wait may have been over when it began
                     again = True
                     continue
                 found = 0.0  # begin anew, at the end of the queue, while time is left
@@ -272,7 +274,7 @@ class Attempt(ABC, Generic[AConnection]):
             turns.release()
 
     async def leave(self, *, in_background: bool = False) -> None:
-        """Give up what the attempt has on the server, now or in the background."""
+        """Give up the attempt's hold on the server, now or in the background."""
         lease, self.lease = self.lease, None
         if lease is not None and in_background:
             self.renewer.end(lease)

@@ -18,10 +18,12 @@ _OWNER_MAX: Final = 4096  # characters; ours are much shorter
 class Contender:
     """A participant in a lock's queue; the first one owns the lock.
 
-    `key`: its key, row or node on the server; `token`: its fencing token (0: none); `owner`: its own description, with
-    `instance`, `pid`, `thread` and the `version` of this library if it is one of ours; `waited_s`: how long it has been
-    there, in seconds, by its own clock; `ttl_left_s`: seconds until its lease ends unless it is renewed; `holds`:
-    whether it owns the lock.
+    - `key`: its key, row or node on the server.
+    - `token`: its fencing token (0: none).
+    - `owner`: its description; one of ours has `instance`, `pid`, `thread` and the `version` of this library.
+    - `waited_s`: how long it has been in the queue, by its own clock.
+    - `ttl_left_s`: seconds until its lease ends unless it is renewed.
+    - `holds`: whether it owns the lock.
     """
 
     key: str
@@ -59,12 +61,12 @@ def _finite(number: str) -> float:
 
 
 def parse_owner(text: str | bytes | None) -> tuple[dict[str, Any], float | None]:
-    """Parse what `describe` has written, and return the owner and for how many seconds it has been there.
+    """Parse a text of `describe`, and return the owner and for how many seconds it has been there.
 
-    Other programs write what they like; the owner can be written as JSON in any encoding of Unicode all the same.
+    Other programs may write anything; the owner can be written as JSON in any encoding of Unicode all the same.
     """
     try:
-        # NaN is no JSON, and 1e999 would become a number that is none either.
+        # NaN is no JSON, and 1e999 would become infinity, which is none either.
         owner = (
             json.loads(text or "", parse_constant=_finite, parse_float=_finite)
             if len(text or "") <= _OWNER_MAX
@@ -86,5 +88,5 @@ def parse_owner(text: str | bytes | None) -> tuple[dict[str, Any], float | None]
 
 
 def printable(text: str) -> str:
-    """Make visible whatever a terminal could take for a command, as other programs write what they like."""
+    """Make control characters visible that a terminal could obey, as other programs may write anything."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -23,8 +23,8 @@ _LOOK_AGAIN_S: Final = 0.5  # where nothing tells of news
 class Leader:
     """The leader, as everybody can see it.
 
-    `key`: its place in the queue; `value`: what it has proclaimed; `token`: the fencing token of its leadership;
-    `revision` grows with each proclamation.
+    `key`: its place in the queue; `value`: its proclamation; `token`: the fencing token of its leadership; `revision`
+    grows with each proclamation.
     """
 
     key: str
@@ -102,7 +102,7 @@ class AsyncLeadership(Grant):
         self._unhear: Callable[[], None] | None = None
 
     def _tell(self, waited_s: float) -> None:
-        """Have the hook hear of this term, and of its loss or end."""
+        """Report this term, and its loss or end, to the hook."""
         hook, name = self._ballot.connection.terms.hook, self._ballot.name
         told(hook.granted, name, self.token, waited_s)
         self._unhear = self.on_lost(lambda: told(hook.lost, name, self.token, self.lease.reason))
@@ -127,7 +127,7 @@ class AsyncLeadership(Grant):
         raise LockLost(f"{self.key} leads no more: its key is gone")
 
     async def resign(self) -> None:
-        """Give the leadership up; the next in line has it at once. Never raises, and may be called again."""
+        """Give the leadership up; the next in line leads at once. Never raises, and may be called again."""
         unhear, self._unhear = self._unhear, None
         if unhear is not None:
             unhear()
@@ -160,7 +160,7 @@ class AsyncElection:
     async def campaign(
         self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None
     ) -> AsyncLeadership:
-        """Stand for election with something to say, and wait to be elected, at most `wait_s` seconds.
+        """Stand for election with a text to proclaim, and wait to be elected, at most `wait_s` seconds.
 
         Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
         longer than a TTL. The leadership belongs to no thread or task: it lasts until `resign`, or until the
@@ -199,14 +199,14 @@ class AsyncElection:
         return await self.ballot().leader(timeout_s)
 
     async def recorded(self) -> str | None:
-        """Return what a leader wrote down last, whoever leads now; None: none has. Raises `LockUnavailable`."""
+        """Return the leaders' last record, also if nobody leads now; None: there is none. Raises `LockUnavailable`."""
         return await self.ballot().recorded()
 
     async def observe(self, *, cancel: Cancel | None = None) -> AsyncGenerator[Leader | None, None]:
         """Yield the leader now, and again after each change of leader or proclamation; None: nobody leads.
 
-        Each look tells what is true then; a state that came and went while the caller was busy is skipped. It waits for
-        a server that is away. It ends with `cancel` or `aclose`, in a forked child, and when the connection is closed.
+        Each look yields the state of that moment; a state that has passed while the caller was busy is skipped. It
+        waits for a server that is away. It ends with `cancel`, `aclose` or the connection, and in a forked child.
         """
         observation = Observation(self, cancel or Cancel())
         try:
@@ -217,7 +217,7 @@ class AsyncElection:
 
 
 class _End:
-    """The type of `END`: there is nothing more to tell."""
+    """The type of `END`: no more leaders will be reported."""
 
 
 END: Final = _End()
@@ -241,7 +241,7 @@ class Observation:
         with waiters.waiting(self._wake):
             while self._generation == fork.generation and not (self._cancel.is_set() or waiters.dismissed):
                 try:
-                    # At the beginning, and after each answer, for which time has passed: look.
+                    # Look at the beginning, and after each answer, as time has passed since.
                     pause_s = await self._lookout.pause_s()
                     if (now := await self._ballot.leader(None)) != self._last:
                         self._last = now

@@ -1,7 +1,7 @@
-"""The lock of one machine: a file for each name, locked by `flock`, and a token on which all locks of a folder count.
+"""The lock of one machine: a file for each name, locked by `flock`, and one counter of tokens in a folder.
 
-`flock(1)`, and whatever else locks the same file in that way, keeps apart from ours, but has no token. A lock is free
-as soon as its holder's process ends, however it ends: the kernel sees to it. A process that stands still keeps it.
+`flock(1)`, and other programs that use flock on the same file, contend with our locks, but have no token. A lock is
+free as soon as its holder's process ends, however it ends: the kernel sees to it. A process that stands still keeps it.
 """
 
 import asyncio
@@ -33,24 +33,24 @@ from .waiting import Wait
 
 try:
     import fcntl
-except ImportError:  # Windows: said when a backend is made
+except ImportError:  # Windows: the error comes when a backend is made
     fcntl = None  # type: ignore[assignment]
 
 _SUFFIX: Final = ".lock"
 _NAME_MAX: Final = 255  # bytes of a file's name, on all file systems
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
-_LOOK_S: Final = 0.001  # `contenders` has a lock for less
+_LOOK_S: Final = 0.001  # `contenders` holds a lock for less time
 _LOOKS_MAX: Final = 5
 _MOUNTS: Final = "/proc/self/mountinfo"
 # A lock there is the server's, or the client's alone, as versions and mount options have it, and is lost in silence.
 _REMOTE: Final = re.compile(
     r"nfs\d?|cifs|smb\w*|ncpfs|afs|ceph|lustre|gpfs|beegfs|gfs2?|ocfs2|fuse(\..*)?|9p|virtiofs|vboxsf"
 )
-_SIGNED_MAX: Final = 4096  # bytes of a file that are looked at: others write what they like
+_SIGNED_MAX: Final = 4096  # bytes of a file that are read: other programs may write anything
 _TOKENS: Final = range(1, 2**63)  # those that a fence takes
 _SIGNED: Final = re.compile(rb"\d+ |\0*\Z")  # the first bytes of a lock's file; a crash may leave zeros
 
-# The files that this process has locked, or is about to lock, and what closes them once they are locked.
+# The files that this process has locked, or is about to lock, each with a function that closes it.
 _held: "dict[int, finalize[[int], _Place] | None]" = {}
 
 
@@ -58,7 +58,7 @@ def _close_all() -> None:
     for number, closing in _held.items():
         if closing is not None:
             closing.detach()
-        os.close(number)  # and no more: what is unlocked here is unlocked for the parent
+        os.close(number)  # only close it: to unlock it here would unlock it for the parent
     _held.clear()
 
 
@@ -106,7 +106,7 @@ class _Lease(Lease):
 
 
 class _Place(Attempt["FileConnection"]):
-    """An attempt, and the locked file of one that was lucky."""
+    """An attempt, with the locked file once it has got one."""
 
     def __init__(self, connection: "FileConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
@@ -154,7 +154,7 @@ class _Place(Attempt["FileConnection"]):
         return self._close is not None
 
     def _is_there(self) -> bool:
-        """Return whether the file is still the one of that name: others would lock a new one."""
+        """Return whether the path still leads to this file: else others would lock a new one."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return os.path.samestat(os.fstat(self._number), self._file.stat())
         return False
@@ -165,13 +165,13 @@ class _Place(Attempt["FileConnection"]):
             return self._close is not None and self._close.alive and self._is_there()
 
     async def end(self, timeout_s: float) -> None:
-        """Unlock the file. It stays: somebody else may be about to lock it."""
+        """Unlock the file. The file stays, as somebody else may be about to lock it."""
         if self._close is not None:
             self._close()
 
 
 class FileConnection(Connection):
-    """The locks of a folder. Its files `.token` and `.token.guard` are those of no lock."""
+    """The locks of a folder. Its files `.token` and `.token.guard` belong to no lock."""
 
     def __init__(self, terms: Terms, folder: Path) -> None:
         super().__init__(terms)
@@ -214,7 +214,7 @@ class FileConnection(Connection):
                 _close(guard)
 
     def _agree(self, guard: int) -> None:
-        """Have one source for the folder's tokens, that of its first user: each container has a name of its own."""
+        """Agree on one source for the folder's tokens, its first user's, as each container has another host name."""
         said = os.pread(guard, _SIGNED_MAX, 0)
         if not said:
             os.pwrite(guard, said := self.source.encode(), 0)
@@ -236,7 +236,7 @@ class FileConnection(Connection):
         return token
 
     def _replace(self, path: Path, text: bytes) -> None:
-        """Write a file so that, whenever the machine fails, it has this text or the one before."""
+        """Write a file so that it has this text or the one before, whenever the machine fails."""
         made = path.with_name(f"{path.name}.new")
         with open(_opened(made, os.O_TRUNC), "wb") as file:
             file.write(text)
@@ -250,7 +250,7 @@ class FileConnection(Connection):
             os.close(folder)
 
     def words(self, name: str) -> dict[str, Any]:
-        """Return what leaders have said, and put on record. Raises `LockUnavailable`, and `NoLock`."""
+        """Return the leaders' last proclamation and record. Raises `LockUnavailable`, and `NoLock`."""
         path = self._folder / f"{_file_of(name)}.words"
         with self.translated(), suppress(FileNotFoundError), open(path, "rb", opener=_at_once) as file:
             try:
@@ -263,7 +263,7 @@ class FileConnection(Connection):
         return {}
 
     async def write(self, grant: Grant, name: str, **words: object) -> bool:
-        """Write down a leader's words, beside those that are there; False if it leads no more."""
+        """Write a leader's proclamation or record, and keep the other one; False if it leads no more."""
         text = json.dumps({"fencelock": self.words(name) | words}).encode()
         if not await grant.lease.hold.renew(self.timeout_s):
             return False
@@ -284,7 +284,7 @@ class FileConnection(Connection):
         return [] if holder is None else [holder]
 
     def _holder(self, name: str) -> Contender | None:
-        """Return the holder. A file that a dead one has signed can be locked, and is for a moment."""
+        """Return the holder. To see whether it lives, its file is locked for a moment, if that is possible."""
         path = self.file_of(name)
         if path.is_symlink():  # of another user
             return None
@@ -351,7 +351,7 @@ class FileBallot(Ballot):
 class FileBackend(LockBackend):
     """The locks of a folder, for the processes of one machine.
 
-    `folder`: an absolute path; it is made at first use, but not what it lies in. For the rest see `Options`; `ttl_s` is
+    `folder`: an absolute path; it is made at first use, but its parent is not. For the rest see `Options`; `ttl_s` is
     how long a lock stays with a thread or task that has ended.
     """
 
@@ -393,7 +393,7 @@ class FileBackend(LockBackend):
 
 
 def _file_of(name: str) -> str:
-    """Return the name of a lock's file, in the folder whatever the lock is called. Raises `ValueError`."""
+    """Return the path of a lock's file, escaped so that it is always in the folder. Raises `ValueError`."""
     return quote(name, safe="") + _SUFFIX
 
 
@@ -407,6 +407,6 @@ def filesystem_of(folder: Path) -> str:
     for line in mounts.splitlines():
         of_mount, _, of_system = line.partition(" - ")
         point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), of_mount.split()[4]))
-        if path.is_relative_to(point) and len(point.parts) >= longest:  # the last one of a place lies over the others
+        if path.is_relative_to(point) and len(point.parts) >= longest:  # the last mount of a place covers the others
             found, longest = of_system.split()[0], len(point.parts)
     return found

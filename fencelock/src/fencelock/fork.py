@@ -10,7 +10,7 @@ from weakref import ReferenceType, WeakMethod, ref
 
 _log = logging.getLogger(__name__)
 
-generation = 0  # how many forks lie behind this process: objects of another generation are the parent's
+generation = 0  # the number of forks behind this process: objects of another generation are the parent's
 _renewals: "dict[ReferenceType[Any], None]" = {}
 _of_parents: list[Any] = []
 
@@ -39,7 +39,7 @@ def _renew_all() -> None:
             _log.exception("unexpected error after a fork")
 
 
-# At exit the references' own callbacks would find that what they use is gone.
+# At exit the references' own callbacks would use modules that are gone.
 atexit.register(_renewals.clear)
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
@@ -47,5 +47,5 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def keep(things: Any) -> None:
-    """Never finalise the parent's objects in this process: that could end something on the connections of both."""
+    """Never finalise the parent's objects in this process: that could end requests on connections that both share."""
     _of_parents.append(things)

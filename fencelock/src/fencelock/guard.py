@@ -2,9 +2,9 @@
 
     fencelock run  --- orders, by a pipe --->  guard  --- starts, signals, kills --->  the command, and what it starts
 
-A shell's script would start the command in the same way: on our terminal, in our group, with what we were given. The
-guard has a session of its own, where no signal to the group finds it, and adopts each process below it that loses its
-parent, whatever session or group that is in. It is a program that imports nothing of ours, so that it starts quickly.
+The command starts as in a shell's script: on our terminal, in our group, with our descriptors and signals. The guard
+has a session of its own, where no signal to the group finds it, and adopts each process below it that loses its parent,
+in any session or group. It is a program that imports nothing of ours, so that it starts quickly.
 """
 
 import ctypes
@@ -21,18 +21,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-LEFT: Final = 77  # the guard's status: what should have ended may not be killed by us
+LEFT: Final = 77  # the guard's status: we may not kill a process that should have ended
 _NOT_FOUND, _NOT_RUN = 127, 126  # as a shell has them
 _ORDER: Final = struct.Struct(
     "=bd"
 )  # a signal, or 0; the moment at which all must end, on the clock of `fencelock.now`
 _LOOK_S: Final = 1.0  # timers stand still while the machine is suspended
 _AGAIN_S: Final = 0.005
-_PDEATHSIG, _SUBREAPER = 1, 36  # of Linux' prctl; elsewhere all that can be ended is the command's group
+_PDEATHSIG, _SUBREAPER = 1, 36  # numbers for Linux' prctl; on other systems only the command's group can be ended
 
 
 class Guard:
-    """A command that runs, by its guard. `deadline`: when all of it ends, on the clock of `fencelock.now`."""
+    """A command that runs, by its guard. `deadline`: the end of all its processes, on the clock of `fencelock.now`."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], blocked: set[int], deadline: float
@@ -49,7 +49,7 @@ class Guard:
         os.close(reading)
 
     def order(self, number: int) -> None:
-        """Have a signal (0: none) sent to all of the command, and all of it killed at `deadline`.
+        """Send a signal (0: none) to all of the command, and kill it at `deadline`.
 
         Never blocks; any thread may call it. SIGKILL ends the guard, too, once everything has ended.
         """
@@ -109,7 +109,7 @@ def _main(pipe: int, blocked: set[int], command: list[str]) -> int:
                 if number == signal.SIGKILL:
                     break
                 _say_left(_send(number, child) if number else [], "signalled")
-            deadline = 0.0  # that, or `fencelock run` is gone
+            deadline = 0.0  # the order to end, or `fencelock run` is gone
     return LEFT if _end_all(child) else 128 + signal.SIGKILL
 
 
@@ -170,7 +170,7 @@ def _send(number: int, child: int) -> list[int]:
 
 
 def _end_all(child: int) -> list[int]:
-    """Kill all below this process, until there is nothing; say and return what is left, as we may not kill it."""
+    """Kill all processes below this one, until there are none; report and return those that we may not kill."""
     before: list[int] | None = None
     while True:
         left = _send(signal.SIGKILL, child)
@@ -179,8 +179,8 @@ def _end_all(child: int) -> list[int]:
                 pass
         except ChildProcessError:
             return []
-        if left == before == _below(child):  # twice, as one that has ended is there until its parent knows it
-            left = left or [0]  # which we may not even see
+        if left == before == _below(child):  # twice, as an ended process is listed until its parent has noticed
+            left = left or [0]  # a process that we may not even see
             _say_left(left, "killed")
             return left
         before = left

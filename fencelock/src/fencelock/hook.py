@@ -8,12 +8,12 @@ _log = logging.getLogger(__name__)
 
 
 class Hook:
-    """A hook hears what happens to the locks of a backend; a subclass overrides the methods that it wants.
+    """A hook hears of each event of a backend's locks; a subclass overrides the methods that it needs.
 
-    A term of an election, and so of `once` and `leading`, is heard of as a lock of that name, and its end as a release.
-    The task that acquires or releases calls it; for threads, a task on the thread that they share. `lost` is called by
-    the task or thread that finds out. A method must be quick and must not raise; if it does, the error is logged.
-    Times are in seconds. `connect(url, instrument=...)` has ready ones for Prometheus, OpenTelemetry and structlog.
+    A term of an election, and so of `once` and `leading`, counts as a lock of that name, and its end as a release. The
+    task that acquires or releases calls it; for threads, a task on the thread that they share. `lost` is called by the
+    task or thread that finds out. A method must be quick and must not raise; if it does, the error is logged. Times are
+    in seconds. `connect(url, instrument=...)` has ready ones for Prometheus, OpenTelemetry and structlog.
     """
 
     def granted(self, name: str, token: int, waited_s: float) -> None:
@@ -26,7 +26,7 @@ class Hook:
         """The last acquire was released."""
 
     def renewal(self, event: str) -> None:
-        """A lease was "renewed", could not be and will be "retried", is "lost" or "abandoned": see `Renewer`."""
+        """A lease was "renewed", failed and will be "retried", is "lost" or "abandoned": see `Renewer`."""
 
     def lost(self, name: str, token: int, reason: str) -> None:
         """The lease of a grant ended while it was held."""

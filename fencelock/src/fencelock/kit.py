@@ -1,8 +1,8 @@
-"""The kit for a lock of one's own: what stands beside `LockBackend`, `Guarantees`, `Grant` and `Contender`.
+"""The kit for a lock of one's own, used with `LockBackend`, `Guarantees`, `Grant` and `Contender`.
 
-A lock is three classes, all of them plain asyncio. An `Attempt` tries once (`take`), and mostly is its own `Hold`: what
-`renew` keeps alive, and `end` gives back. A `Connection` belongs to one event loop: it makes attempts, shows the queues
-and has the client. A `LockBackend` has the lock's guarantees, reads its URL (`from_url`) and makes connections.
+A lock is three classes, all of them plain asyncio. An `Attempt` tries once (`take`), and mostly is its own `Hold`,
+which `renew` keeps alive and `end` gives back. A `Connection` belongs to one event loop: it makes attempts, shows the
+queues and has the client. A `LockBackend` has the lock's guarantees, reads its URL (`from_url`) and makes connections.
 Re-entrancy, owners, waiting, outages, renewal, clean-up and the face for threads are in the base classes.
 """
 

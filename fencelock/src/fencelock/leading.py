@@ -53,7 +53,7 @@ class AsyncLeading(AsyncBlock[AsyncLeadership]):
             term.ensure_held()
 
     async def _pause(self) -> None:
-        """Let a moment pass before a lock system that is away is asked again; not one that is closed for good."""
+        """Wait a moment before an absent lock system is asked again; don't wait if it is closed for good."""
         self._election.ballot()
         await asyncio.sleep(_AGAIN_S)
 
@@ -72,7 +72,7 @@ class AsyncLeading(AsyncBlock[AsyncLeadership]):
 
 
 class Leading(Block[Leadership]):
-    """As `AsyncLeading`, for threads. No thread can be cancelled: the body asks its term, before whatever it writes.
+    """As `AsyncLeading`, for threads. No thread can be cancelled: the body asks its term before each write.
 
     >>> with locks.leading("/jobs/poller", "me") as term:
     ...     while not term.lost: poll(token=term.token)   # or `ensure_held`, `on_lost`, `trusted_s`
@@ -119,9 +119,9 @@ async def _led(
     call: Callable[[Term], Coroutine[Any, Any, Result]],
     pause: Callable[[], Coroutine[Any, Any, None]],
 ) -> Result:
-    """Make the call in one term after the other, until it returns or raises an error of its own.
+    """Make the call in each of our terms, until it returns or raises an error of its own.
 
-    At the first stand a lock system that is away is the caller's business, as a wrong address may be the reason.
+    The first time, an absent lock system is an error for the caller, as its address may be wrong.
     """
     again = False
     while True:

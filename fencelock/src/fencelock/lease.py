@@ -48,7 +48,7 @@ class Keeper(Protocol):
 
 
 class Leased:
-    """The base of whatever holds as long as its lease: a grant, a session."""
+    """The base of a grant and of a session, which end with their lease."""
 
     __slots__ = ("lease",)
 
@@ -62,9 +62,9 @@ class Leased:
 
     @property
     def trusted_s(self) -> float:
-        """The seconds from now on for which it is certain; 0 when it is lost.
+        """The seconds for which it can still be trusted; 0 when it is lost.
 
-        By our own clock: its TTL, less what has passed since the request of the last renewal was sent.
+        By our own clock: its TTL, less the time since the last renewal was requested.
         """
         return self.lease.left_s
 
@@ -85,8 +85,8 @@ class Leased:
 class Lease:
     """A claim that is ours until `deadline`, a moment on the clock `now`, unless it is renewed before or lost.
 
-    `name`: for people; `hold`: what it keeps alive on the server; `ttl_s`: seconds from a renewal to its end;
-    `asked_at`: when the server was asked for it. A lease `under` another one lasts as long as that at most.
+    `name`: for people; `hold`: on the server, which it keeps alive; `ttl_s`: seconds from a renewal to its end;
+    `asked_at`: when the server was asked for it. A lease `under` another one ends with that one at the latest.
 
     The deadline counts from *before* the request was sent: the server starts to count later than we do, so we stop
     believing in the lease before the server gives it to somebody else, as long as both clocks run at the same rate.
@@ -105,12 +105,12 @@ class Lease:
         self.name = name
         self.hold = hold
         self.ttl_s = ttl_s
-        self.idle = False  # in nobody's use: its end is no loss
-        self.shared = False  # others may renew it, too, so that it lives on without us
-        self.granted = False  # a waiter, or its attempt, looks after what it has on the server by itself
+        self.idle = False  # nobody uses the lease, so its end is no loss
+        self.shared = False  # others may renew it, too, and keep it alive without us
+        self.granted = False  # a waiter, or its attempt, gives its hold back by itself
         self.owner: object = None  # set by the lock, once somebody owns it
         self.keeper: Keeper | None = None  # its renewer
-        self.renew_until = math.inf  # on the same clock: whatever its owner does, it ends a TTL after that
+        self.renew_until = math.inf  # on the same clock: it ends a TTL after that, even if its owner goes on
         self._generation = fork.generation
         self._clock = clock
         self._deadline = (clock() if asked_at is None else asked_at) + ttl_s
@@ -130,7 +130,7 @@ class Lease:
     def runs_out_at(self) -> float:
         """The moment by which the server has surely forgotten it, if it (or the lease above) is not renewed.
 
-        It is a TTL later for one that is overdue, as the server may not know of its end: it has a session that lives.
+        For an overdue lease it is a TTL later, as its session lives, and the server may not know of the lease's end.
         Never, if others may renew it.
         """
         if self.shared or (self._under is not None and self._under.shared):
@@ -141,7 +141,7 @@ class Lease:
 
     @property
     def inherited(self) -> bool:
-        """True if it was made before a fork: it is the parent's then, and this process must leave it alone."""
+        """True if it was made before a fork: then it belongs to the parent, and this process must leave it alone."""
         return self._generation != fork.generation
 
     @property
@@ -156,7 +156,7 @@ class Lease:
 
     @property
     def overdue(self) -> bool:
-        """True if it must not be renewed any more, because its owner has held it for as long as it may."""
+        """True if its owner has reached `hold_max_s`, so that it must not be renewed any more."""
         return self._clock() > self.renew_until
 
     @property
@@ -168,7 +168,7 @@ class Lease:
     def lost(self) -> bool:
         """True once it must not be trusted any more. Never turns back to False."""
         if self._generation != fork.generation:
-            self._reason = "it is the parent process's, from before a fork"  # nobody here is told: see `on_lost`
+            self._reason = "it is the parent process's, from before a fork"  # no subscriber is called: see `on_lost`
         elif self._reason is None:
             if self._under is not None and self._under.lost:
                 self.lose(self._under.reason)
@@ -203,7 +203,7 @@ class Lease:
             self._on_lost.fire()
 
     def give_up(self) -> None:
-        """End it as its owner wishes: `lost` is true from now on, and no subscriber is told."""
+        """End it as its owner wishes: `lost` is true from now on, and no subscriber is called."""
         self._end(["it was given back"])
 
     def _end(self, reason: list[str]) -> list[str]:

@@ -19,10 +19,10 @@ from .lease import Lease
 from .waiting import Wait
 
 _mutex = threading.Lock()
-_queues: "dict[str, deque[_LocalPlace]]" = {}  # of the whole process: a lock's name is what makes two objects one lock
+_queues: "dict[str, deque[_LocalPlace]]" = {}  # of the whole process: two objects with one name are the same lock
 _last_token = 0
 # The tokens go on after a restart of the process, and can be compared with those of another one on this machine: so a
-# store that checks them refuses what a second instance would spoil.
+# store that checks them refuses the writes of a second instance.
 _SOURCE = f"local:{socket.gethostname()}"
 
 

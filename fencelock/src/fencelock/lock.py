@@ -83,11 +83,11 @@ class AsyncLock(Owned):
     ) -> Grant:
         """Own the lock, waiting for it at most `wait_s` seconds (None: as long as it takes; 0: not at all).
 
-        `hold_max_s`: the lease ends that many seconds after the grant whatever its owner does, but not before its TTL.
-        Raises `LockTimeout` when the wait is over, `LockCancelled` when `cancel` is set before that, `LockUnavailable`
-        when the lock's server can't be reached, and `LockLost` when this owner has the lock but its lease has ended.
-        If it raises, nothing of this call is left in the queue for longer than one TTL. If it is cancelled, it waits
-        up to a second to leave the queue, and goes on with that in the background if it takes longer.
+        `hold_max_s`: the lease ends that many seconds after the grant even if its owner goes on, but not before its
+        TTL. Raises `LockTimeout` when the wait is over, `LockCancelled` when `cancel` is set before that,
+        `LockUnavailable` when the lock's server can't be reached, and `LockLost` when this owner has the lock but its
+        lease has ended. If it raises, nothing of this call is left in the queue for longer than one TTL. A cancelled
+        call leaves the queue first, in the background if that takes longer than a second.
         """
         owner = _task(owner)
         grant = self._owners.reenter(owner)
@@ -132,8 +132,8 @@ class AsyncLock(Owned):
         """Undo one acquire; the last one gives the lock back.
 
         Raises `LockNotHeld` for anybody but the owner, and `LockError` in a child whose parent has it. If the lock was
-        lost in the meantime the last release raises `LockLost`, after cleaning up: what was done under it may have been
-        done beside another owner. With the option `raise_on_lost_release=False` that is only logged.
+        lost in the meantime the last release raises `LockLost`, after cleaning up: the work under it may have been done
+        beside another owner. With the option `raise_on_lost_release=False` that is only logged.
         """
         data = self._owners.leave(_task(owner))
         if data is None:
@@ -238,8 +238,8 @@ class DistributedLock(Owned):
     ... def nightly(): ...
 
     The owner is the current thread, unless `owner` names another (any hashable). An object of this class can be shared
-    by threads. A lock whose owning thread has ended is given back: nobody could release it any more. After a fork what
-    the parent held is the parent's alone; in the child the lock can be acquired, as by any other process.
+    by threads. A lock whose owning thread has ended is given back: nobody could release it any more. After a fork the
+    parent's grants are the parent's alone; the child can acquire the lock like any other process.
     """
 
     def __init__(self, lock: AsyncLock) -> None:
@@ -262,7 +262,7 @@ class DistributedLock(Owned):
             data = None
             with suppress(LockNotHeld):
                 data = self._owners.leave(owner)
-            if data is not None:  # else somebody of the same name has entered again, and has it
+            if data is not None:  # else another owner of the same name has acquired it again
                 await self._lock._give_back(data.grant)
 
         return portal.run(self._lock.acquire(**options), undo)
@@ -283,7 +283,7 @@ class DistributedLock(Owned):
     @contextmanager
     def holding(self, **options: Unpack[Asked]) -> Iterator[Grant]:
         """As `with lock`, with the options of `acquire`; also a decorator."""
-        owner = options["owner"] = _thread(options.get("owner"))  # a generator may be closed by another one
+        owner = options["owner"] = _thread(options.get("owner"))  # another task may close a generator
         grant = self.acquire(**options)
         try:
             yield grant
@@ -329,7 +329,7 @@ async def interruptible(
 
         async def undo_it() -> None:
             while not task.done():
-                with suppress(asyncio.CancelledError):  # at the end of its loop, where it still has this to do
+                with suppress(asyncio.CancelledError):  # the loop ends, and this still has to be done on it
                     await asyncio.wait({task})
             if not task.cancelled() and task.exception() is None:
                 await undo(task.result())
@@ -363,6 +363,6 @@ def _thread(owner: Hashable | None) -> Hashable:
         raise LockError("the greenlets of a thread would own the lock together: call gevent.monkey.patch_all() first")
     thread = threading.current_thread()
     if isinstance(thread, threading._DummyThread):
-        # Its object says that it is alive for ever, and is given to the next such thread with the same identifier.
+        # Its object is alive for ever, and the next such thread with the same identifier gets the same object.
         raise LockError("this is a greenlet, or a thread that Python's threading module has not started: pass an owner")
     return thread

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 _NAMED_MAX: Final = 500  # slots with names that are remembered
 _SLOT_MAX: Final = 255  # characters
-_DEAD_RATIO, _DEAD_S = 1.2, 2.0  # so much of a TTL, and so long, is a run that died in the way
+_DEAD_RATIO, _DEAD_S = 1.2, 2.0  # for so many TTLs, and so many seconds more, a dead run blocks the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Start:
 
     @property
     def token(self) -> int:
-        """The fencing token of this start: greater than those of all starts before it."""
+        """The fencing token of this start: greater than that of any start before it."""
         return self.grant.token
 
 
@@ -82,7 +82,7 @@ class AsyncOnce(AsyncBlock[Start | None]):
     >>> @locks.once("/jobs/nightly", every_s=3600)
     ... async def nightly() -> str: ...    # a call returns None where it starts nothing
 
-    `reason`: the reason for which it has started nothing, when it was last asked; it is logged, too.
+    `reason`: the reason why the last call has started nothing; it is logged, too.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class AsyncOnce(AsyncBlock[Start | None]):
         self._clock = clock
 
     async def _begin(self) -> Start | None:
-        """Start the slot that it is now, and return the start; None, with a `reason`, if it is not for us to start.
+        """Start the present slot, and return the start; None, with a `reason`, if it is not ours to start.
 
-        Raises `LockUnavailable`, `LockCancelled` and `LockLost`, and then starts nothing; but with the first and the
-        last the slot may count as started.
+        Raises `LockUnavailable`, `LockCancelled` and `LockLost`, and then starts nothing; but the slot may count as
+        started, except after `LockCancelled`.
         """
         slot = self._slot or self._now()
         if self._was_started(await self._recorded(), slot):
@@ -141,7 +141,7 @@ class AsyncOnce(AsyncBlock[Start | None]):
             raise
 
     async def _write_down(self, slot: str, leadership: AsyncLeadership) -> Start | None:
-        # Nothing comes between this look and our word: what an earlier leader writes is refused by now.
+        # Nothing comes between this look and our write: an earlier leader's write is refused by now.
         record = await self._recorded()
         if self._was_started(record, slot):
             await leadership.resign()

@@ -14,7 +14,7 @@ from .grant import Grant
 
 @dataclass(slots=True)
 class LockData:
-    """An owner's grant, since when it has it, and how many of its acquires are not released yet."""
+    """An owner's grant, its time, and the number of acquires that are not released yet."""
 
     grant: Grant
     since: float
@@ -26,7 +26,7 @@ class Owners:
     would inherit a dead one's lock.
 
     The mutex is taken on event loops alone. A thread enters again, and leaves, without it (`alone`), as nobody else
-    changes what it has: a signal handler that uses the same lock object would wait for the thread that it interrupts.
+    changes its data: else a signal handler with the same lock object would wait for the thread that it interrupts.
     """
 
     def __init__(self, name: str) -> None:
@@ -70,7 +70,7 @@ class Owners:
         grant.lease.owner = owner
         with self._mutex:
             if self._held:
-                # The renewer has given back, or will, what a dead thread left.
+                # The renewer gives back a dead thread's grants.
                 for gone in [other for other, held in self._held.items() if held.grant.lease.abandoned]:
                     del self._held[gone]
             if owner in self._held:
@@ -78,7 +78,7 @@ class Owners:
             self._held[owner] = LockData(grant, since)
 
     def leave(self, owner: Hashable) -> LockData | None:
-        """Undo one acquire; if it was the last one, return what to give back. Raises `LockNotHeld`, `LockError`."""
+        """Undo one acquire; if it was the last, return the lock to give back. Raises `LockNotHeld`, `LockError`."""
         with self._mutex:
             data = self._held.get(owner)
             if data is None and owner in self._held_by_parent:

@@ -25,7 +25,7 @@ class _Portal:
     """The thread, and its loop."""
 
     def __init__(self) -> None:
-        # Asyncio's own, whatever the policy: uvloop's can't be forgotten by a forked child.
+        # Asyncio's own loop under any policy: a forked child can't drop uvloop's.
         self.loop = asyncio.SelectorEventLoop(Selector())
         self._stopping = False
         self.closed = False
@@ -55,12 +55,12 @@ class _Portal:
             task.cancel()
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=_END_S / 2))
-        self.closed = True  # later jobs are refused, and here those that came before and were not begun
+        self.closed = True  # later jobs are refused, and here the earlier ones that were not begun
         for job in list(self.jobs):
             job.refuse()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Have it called on the loop, unless the loop is closed."""
+        """Call it on the loop, unless the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(call)
 
@@ -72,7 +72,7 @@ class _Portal:
 
 
 _portal: _Portal | None = None
-_mutex = threading.RLock()  # a signal's handler may come to it within the block
+_mutex = threading.RLock()  # a signal's handler may enter it within the block
 
 
 def _forget() -> None:
@@ -149,9 +149,8 @@ def run(
 class _Job(Generic[Result]):
     """Work for the loop, where its methods are called; an interrupt may come before it was begun.
 
-    `jobs`: it is among them until it is answered. `answer`: gets the error or the result; `over`: filled when nothing
-    is under way any more. These queues are in C: a signal may come at any time, and would break the invariants of
-    `threading.Condition`.
+    `jobs`: contains it until it is answered. `answer`: gets the error or the result; `over`: filled when the job is
+    over. These queues are in C: a signal may come at any time, and would break the invariants of `threading.Condition`.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class _Job(Generic[Result]):
             self.over.put(None)
         elif not self._task.done():
             self._task.cancel()
-        elif self._answered:  # else its callback is yet to come, and sees to it
+        elif self._answered:  # else its callback will come, and do this
             self._done(self._task)
 
     def refuse(self) -> None:

@@ -11,7 +11,7 @@ from .connection import Options
 from .errors import ConfigurationError
 from .url import LockUrl
 
-GROUP: Final = "fencelock.locks"  # of entry points, by which distributions from outside name their locks
+GROUP: Final = "fencelock.locks"  # the group of entry points by which distributions from outside name their locks
 # A new lock is its module and a line here. The name is the scheme of its URL with "-" for "+".
 CLASSES: Final[dict[str, str | type[LockBackend]]] = {
     "etcd": ".etcd.backend:EtcdBackend",
@@ -37,7 +37,7 @@ _CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": _REDIS, "hiredis": _R
     "asyncmy": _MYSQL,
     "psycopg": "'psycopg[binary]'",
 }
-# Other ways to reach the same server: over TLS, through a socket file; and what people have in DATABASE_URL.
+# Other ways to reach the same server: over TLS, through a socket file; and the schemes of a DATABASE_URL.
 _ALSO: Final = {
     "etcds": "etcd",
     "rediss": "redis",
@@ -117,17 +117,16 @@ def connect(url: str, **options: Unpack[Options]) -> LockBackend:
     """Open the lock system that a URL names; the connection is made at first use.
 
     `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redis+sentinel://a,b/master`,
-    `redis+cluster://a,b`, `redlock://a,b,c`,
-    `zookeeper://a:2181,b:2181/folder`, `postgres://user:password@host/database`,
-    `mysql+row://user:password@host/database`, `mysql+for-update://`, `file:///folder`, `local://`; docs/locks.md has
-    them all, and `register` adds to them. The options, which are keywords:
+    `redis+cluster://a,b`, `redlock://a,b,c`, `zookeeper://a:2181,b:2181/folder`, `postgres://user:password@host/shop`,
+    `mysql+row://user:password@host/shop`, `mysql+for-update://`, `file:///folder`, `local://`; docs/locks.md has
+    all of them, and `register` adds others. The options, which are keywords:
 
-    - `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most.
+    - `ttl_s`: TTL of a lease in seconds (5); for so long a dead holder blocks the others.
     - `renew_ratio`: a lease is renewed each time this part of its TTL has passed (1/3).
     - `timeout_s`: deadline of a call in seconds (2).
     - `instance`: who we are in the queue (the host's name).
-    - `hook`: a `Hook`, which is told what happens.
-    - `instrument`: "prometheus", "opentelemetry", "structlog", or several of them, which are told, too.
+    - `hook`: a `Hook`, which hears of grants, releases, losses and renewals.
+    - `instrument`: "prometheus", "opentelemetry", "structlog", or several of them.
     - `raise_on_lost_release`: False: a release of a lock that was lost is logged, and raises no `LockLost` (True).
 
     Raises `ConfigurationError` for a URL or an option that is wrong, or not known.

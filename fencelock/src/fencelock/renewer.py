@@ -19,8 +19,8 @@ _RETRY_S: Final = 0.5  # a renewal that found no server is tried again after thi
 _STUCK_S: Final = 30.0  # no call takes that long
 _HAND_BACK_S: Final = 1.0  # a caller that gives a lock back waits no longer
 _CALLS_MAX: Final = 64  # renewals under way at once, and as many releases
-_GAP_S: Final = 0.01  # between two looks at all leases
-_LOOK_S: Final = 1.0  # it looks at the clock this often, as timers stand still while the machine is suspended
+_GAP_S: Final = 0.01  # seconds between two looks at all leases
+_LOOK_S: Final = 1.0  # looks at the clock this often, as timers stand still while the machine is suspended
 _MIN_CALL_S: Final = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 
 
@@ -31,7 +31,7 @@ class _Job:
 
 
 class Renewer:
-    """Renews every lease that it was given, each time `ratio` of its TTL has passed, until it is given back or lost.
+    """Renews its leases, each time `ratio` of a lease's TTL has passed, until the lease is given back or lost.
 
     A third (the default) leaves room for two failures; the articles' demo renews at 4/5. A renewal that finds no server
     is repeated every half second or faster until the lease's deadline, so an outage shorter than the rest of the
@@ -39,7 +39,7 @@ class Renewer:
 
     For threads it runs on a thread of its own (see `portal`). If a loop hangs, its tasks lose their locks a TTL later.
     Other threads, signal handlers and finalizers may drop a lease at any moment: there is no mutex, as a dict's methods
-    are atomic. A list of its items is not: that makes tuples, and so may begin a garbage collection half-way.
+    are atomic. A list of its items is not: making tuples may start a garbage collection half-way.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Renewer:
         self._closed = False
         self._paused_until = -math.inf
         self._jobs: dict[Lease, _Job] = {}
-        self._wakes_at = math.inf  # when it will look by itself
+        self._wakes_at = math.inf  # the time of its next look
         self._looked_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
@@ -120,7 +120,7 @@ class Renewer:
     async def close(self) -> None:
         """Stop renewing, and wait a second for the calls under way. Leases still held run out on the server.
 
-        In that second what is to be given back is tried once more.
+        In that second each release that failed is tried once more.
         """
         until = self._clock() + _HAND_BACK_S
         self._closed = True
@@ -147,14 +147,14 @@ class Renewer:
         if asyncio._get_running_loop() is self._loop:
             self._wake_by(job.due)
         else:
-            with suppress(RuntimeError):  # its loop is closed: what was held there runs out
+            with suppress(RuntimeError):  # its loop is closed: its leases run out
                 self._loop.call_soon_threadsafe(self._wake_by, job.due)
 
     def _next_due(self) -> float:
         return min((job.due for job in list(self._jobs.values())), default=math.inf)
 
     def _wake_by(self, due: float) -> None:
-        """Look at all leases at that time, if not earlier."""
+        """Plan the next look at all leases for that time, unless one comes earlier."""
         if due >= self._wakes_at or self._closed:
             return
         if self._timer is not None:
@@ -169,11 +169,11 @@ class Renewer:
             self._timer = self._loop.call_later(min(_RETRY_S, self._paused_until - now), self._look)
             return
         due = [(lease, job) for lease, job in self._jobs.copy().items() if job.due <= now]
-        # Leases that are held come before those that are given back.
+        # Renewals come before releases.
         for lease, job in sorted(due, key=lambda entry: (entry[1].ending, entry[0].deadline)):
-            # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
+            # Pushed on before the call, so that an unexpected error of the call makes no tight loop.
             job.due = now + min(_RETRY_S, lease.ttl_s * self._ratio)
-            if lease not in self._tasks:  # else the last call for it is not over yet
+            if lease not in self._tasks:  # else its last call is not over yet
                 task = self._tasks[lease] = self._loop.create_task(self._do(lease, job))
                 task.add_done_callback(partial(self._done, lease))
         self._wakes_at = math.inf
@@ -186,7 +186,7 @@ class Renewer:
             _log.error("unexpected error in a renewal", exc_info=error)
         job = self._jobs.get(lease)
         if job is not None:
-            self._wake_by(job.due)  # it may be due earlier than was thought
+            self._wake_by(job.due)  # the renewal may be due earlier than planned
 
     def _is_current(self, lease: Lease, job: _Job) -> bool:
         return self._jobs.get(lease) is job
@@ -240,7 +240,7 @@ class Renewer:
         if lease.lost:
             self._forget(lease, "lost")
         else:
-            # Not later than the deadline, so that subscribers are told of the loss when it happens.
+            # Not later than the deadline, so that subscribers hear of the loss when it happens.
             job.due = min(self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio / 4), lease.deadline)
             self._tell(lease, "retried")
 

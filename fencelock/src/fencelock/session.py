@@ -15,9 +15,9 @@ from .waiting import Wait, insisted
 class AsyncSession(Leased, ABC):
     """A lease for several locks and elections, kept renewed until `close`, or the end of the connection or the loop.
 
-    Locks that are given no session share the lease of a default one. A session of one's own is for locks that are worth
-    nothing without each other, or for a lease that another program has granted, and which does not end with this
-    session (but see `end_lease` of `LockBackend.session`). Unlike in Go, two tasks of a session are two contenders.
+    Locks that are given no session share the lease of a default one. Make a session for locks that are useless without
+    each other, or for a lease that another program has granted, which does not end with this session (but see
+    `end_lease` of `LockBackend.session`). Unlike in Go, two tasks of a session are two contenders.
 
     >>> async with locks.session(ttl_s=10) as session:
     ...     async with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
@@ -38,7 +38,7 @@ class AsyncSession(Leased, ABC):
 
     @property
     def ttl_s(self) -> float:
-        """The TTL that the server gave: the seconds by which the session outlives its process."""
+        """The server's TTL: for so many seconds the session outlives its process."""
         return self.lease.ttl_s
 
     @abstractmethod
@@ -78,7 +78,7 @@ class AsyncSession(Leased, ABC):
 
         Never raises, and may be called again.
         """
-        self.lease.lose("the session was closed")  # before another one can have what was locked
+        self.lease.lose("the session was closed")  # before somebody else can have its locks
         await insisted(lambda: self.here().renewer.hand_back(self.lease, self.terms.timeout_s))
 
 

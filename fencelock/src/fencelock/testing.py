@@ -8,10 +8,10 @@
 ...     locks.server.advance(2)                       # seconds, in which a renewal comes
 ...     assert grant.lost
 
-The time of a server stands still but for `advance`, and for what would only be waited for: a call to a server that is
-frozen takes its timeout, and a wait for a stolen lock ends at once, with the lock or with `LockTimeout`. Between the
-threads and tasks of the test itself waits are real: one in vain takes its seconds, and moves the time by them. This is
-for tests: it keeps apart nothing but what has its server, in one process.
+The time of a server stands still but for `advance`, and skips waits: a call to a frozen server fails at once, as if its
+timeout had passed, and a wait for a stolen lock ends at once, with the lock or with `LockTimeout`. Between the threads
+and tasks of the test itself waits are real: a wait in vain takes its seconds, and moves the time by them. This is for
+tests: its locks exclude only users of the same server object, in one process.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from .url import LockUrl
 from .waiting import Wait, Wake, seconds
 
 _RETRY_S: Final = 0.5  # a call of the renewer's that failed is repeated
-_POLL_S: Final = 0.01  # where time passes, a waiter looks no more often
+_POLL_S: Final = 0.01  # if time passes by itself, a waiter looks no more often
 _THIEF: Final = '{"instance":"a thief"}'
 
 
@@ -50,7 +50,7 @@ class _Entry:
     server: "MemoryServer"
     name: str
     key: str
-    token: int  # of a waiter: when it came
+    token: int  # when it came, if it is a waiter
     owner: str
     since: float
     ends_at: float  # a waiter's wait, or a lease that is not renewed
@@ -77,7 +77,7 @@ class _Entry:
 
 
 class MemoryServer:
-    """The server of locks in memory, and what a test does to it. Several `MemoryLocks` may use it: as many instances.
+    """The server of locks in memory, which a test can disturb. Several `MemoryLocks` may use it: as many instances.
 
     `clock`: in seconds; None: time stands still, except for `advance`. Any thread or task may call its methods.
     """
@@ -93,10 +93,10 @@ class MemoryServer:
         self._number = 0
         self._frozen = False
         self._begin()
-        fork.in_child(self._begin)  # what it has is the parent's
+        fork.in_child(self._begin)  # its locks are the parent's
 
     def _begin(self) -> None:
-        self._source = f"memory:{self.name}:{os.getpid()}"  # the tokens of a forked child are others
+        self._source = f"memory:{self.name}:{os.getpid()}"  # a forked child has another source of tokens
         self._mutex, self._moving = threading.RLock(), threading.RLock()
         self._queues: dict[str, list[_Entry]] = {}
         self._lookouts: dict[str, list[Wake]] = {}
@@ -114,7 +114,7 @@ class MemoryServer:
         return self._clock() + self._ahead_s
 
     def advance(self, for_s: float) -> None:
-        """Let some seconds pass: renewals come when they are due, and what runs out does so in its order.
+        """Let some seconds pass: renewals come when they are due, and leases run out in order.
 
         Callbacks of `on_lost` are called in here. Threads and tasks whose turn it is are woken; a task goes on when its
         loop turns. Raises `ValueError`.
@@ -122,7 +122,7 @@ class MemoryServer:
         self._advance_to(self.now() + seconds("for_s", for_s))
 
     def lose(self, name: str) -> None:
-        """Have a lock's holder lose it, and be told at once; the next one has it. Raises `LockError` if it is free."""
+        """Take a lock from its holder at once; the next waiter gets it. Raises `LockError` if the lock is free."""
         entry = self._take_away(name)
         if entry is None:
             raise LockError(f"nobody has {name}")
@@ -132,9 +132,9 @@ class MemoryServer:
                 entry.lease.keeper.look_at(entry.lease)
 
     def steal(self, name: str, *, for_s: float = math.inf) -> int:
-        """Have somebody else own a lock, for some seconds or until `lose`, and return the token of that grant.
+        """Give a lock to somebody else, for some seconds or until `lose`, and return the token of that grant.
 
-        Its holder, if any, is told by the next renewal, like a process that stood still beyond its TTL. Raises
+        Its holder, if any, learns that from the next renewal, like a process that stood still beyond its TTL. Raises
         `ValueError`.
         """
         now = self.now()
@@ -177,7 +177,7 @@ class MemoryServer:
     def _reach(self, timeout_s: float = 0) -> None:
         """Make a call. Raises `LockUnavailable` if it is frozen, after `timeout_s` seconds if its time stands still."""
         if self._frozen:
-            if self._stands and timeout_s:  # not by a renewal, which is a part of an advance
+            if self._stands and timeout_s:  # not in a renewal, which is a part of an advance
                 self._advance_to(self.now() + timeout_s)
             raise LockUnavailable(f"memory://{self.name} does not answer")
         self._expire()
@@ -224,7 +224,7 @@ class MemoryServer:
         self._wake(entry.name, 0)
 
     def _say(self, name: str, key: str, value: str) -> bool:
-        """Have the holder say something; False if it is none any more."""
+        """Proclaim or record a text of the holder; False if it doesn't hold the lock any more."""
         with self._mutex:
             holder = self._holder(name)
             if holder is None or holder.key != key:
@@ -250,14 +250,14 @@ class MemoryServer:
         return entry
 
     def _watch(self, name: str, wake: Wake) -> Callable[[], None]:
-        """Have `wake` set by each change of holder or of what it says; the returned function ends that."""
+        """Have `wake` set by each change of the holder or its proclamation; the returned function ends that."""
         with self._mutex:
             wakes = self._lookouts.setdefault(name, [])
             wakes.append(wake)
         return lambda: wakes.remove(wake)
 
     def _serve(self, renewer: "_Renewer") -> Callable[[], None]:
-        """Have a renewer look whenever time has moved; the returned function ends that."""
+        """Wake a renewer whenever time has moved; the returned function ends that."""
         renewers = self._renewers
         renewers.append(renewer)
         return lambda: renewers.remove(renewer) if renewer in renewers else None
@@ -308,7 +308,7 @@ class _Renewer(Renewer):
         return max(self._next_due(), self._paused_until)
 
     def look(self, *, everything: bool = False) -> None:
-        """Do all that is due now, or `everything` that is to be done."""
+        """Do everything that is due now, or `everything` that waits."""
         now = self._clock()
         for job in list(self._jobs.values()) if everything else ():
             job.due = now
@@ -329,7 +329,7 @@ class _Renewer(Renewer):
 
 
 class _Place(Attempt["_Connection"]):
-    """A caller's attempt, with its entry in the queue. A waiter's lease ends with its loop alone."""
+    """A caller's attempt, with its entry in the queue. A waiter's lease ends only with its loop."""
 
     entry: _Entry | None = None
     said = ""
@@ -343,7 +343,7 @@ class _Place(Attempt["_Connection"]):
             self.entry = self._enqueued(wait)
             self.lease = Lease(self.entry.key, self.entry, math.inf)
         entry, first = self.entry, server._first(self.name)
-        if server._stands and first is not None and first.wake is None:  # a thief: nobody's turn, but time, ends that
+        if server._stands and first is not None and first.wake is None:  # a thief has it: only time ends that
             until = min(wait.deadline, first.ends_at)
             if until < math.inf:
                 server._advance_to(until)
@@ -354,7 +354,7 @@ class _Place(Attempt["_Connection"]):
         if server._first(self.name) is not entry:
             if not server._stands or clock.now() < self.ends_at:
                 return server._pause_s()
-            server._advance_to(wait.deadline)  # behind a holder of the same test, which has not moved the time
+            server._advance_to(wait.deadline)  # the holder is of this test, and has not moved the time
             return 0.0
         self.lease = Lease(entry.key, entry, self.ttl_s, clock=server.now)
         server._grant(entry, self.lease)
@@ -477,7 +477,7 @@ class _Connection(Connection):
 class MemoryLocks(LockBackend):
     """The locks of a server in memory, as one instance of a program opens them.
 
-    `server`: a new one of its own, unless others use it, too. For the rest see `Options`. `memory://name` is one with
+    `server`: to share with other instances; None: a new one. For the rest see `Options`. `memory://name` is one with
     the server `MemoryServer.named(name)`.
     """
 

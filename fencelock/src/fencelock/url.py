@@ -15,7 +15,7 @@ LOOKS_LIKE = "it looks like scheme://user:password@host:port,host:port/path?opti
 class LockUrl:
     """`scheme://user:password@host:port,host:port/path?option=value`, its parts percent-decoded.
 
-    `rest`: what follows the scheme, as it was written, for a client that reads URLs itself.
+    `rest`: the text behind the scheme, as it was written, for a client that reads URLs itself.
     """
 
     scheme: str

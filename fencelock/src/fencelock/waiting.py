@@ -13,7 +13,7 @@ from .errors import LockCancelled, LockTimeout
 Result = TypeVar("Result")
 
 _MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
-_LEAVE_S: Final = 2.0  # the longest that a connection waits for its waiters to leave
+_LEAVE_S: Final = 2.0  # for so long at most a connection waits for its waiters to leave
 _ALONE_MAX: Final = 50  # waiters on a connection, before they look more seldom
 
 
@@ -61,7 +61,7 @@ class Wait:
         self.deadline = math.inf if wait_s is None else clock() + wait_s  # on that clock
         self.wait_s = wait_s
         self.cancel = cancel
-        self.wake: Wake | Cancel | None = None  # set when it is called off
+        self.wake: Wake | Cancel | None = None  # set when the wait is called off
         self._called_off = False
 
     @property
@@ -114,7 +114,7 @@ class Wake:
             self._waiter.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and return whether it was in time. Look *after* that at what you wait for."""
+        """Wait until it is set, and return whether it was in time. Look for the lock *after* that."""
         if not self._is_set and timeout_s > 0:
             waiter = self._waiter = self._loop.create_future()
             timer = None if math.isinf(timeout_s) else self._loop.call_later(timeout_s, _expire, waiter)
@@ -157,7 +157,7 @@ class Waiters:
             self._wakes.discard(wake)
 
     async def dismiss(self) -> None:
-        """Have all waiters leave, and wait for that, two seconds at most."""
+        """Send all waiters away, and wait for that, two seconds at most."""
         self.dismissed = True
         for wake in list(self._wakes):
             wake.set()
@@ -178,9 +178,9 @@ def keep_task(task: "asyncio.Task[None]") -> None:
 def apart(
     work: Coroutine[Any, Any, Result], name: str | None = None
 ) -> "tuple[asyncio.Task[Result], asyncio.Future[None]]":
-    """Begin `work` in a task of its own, and return that, and a future that is done when it is.
+    """Begin `work` in a task of its own, and return the task, and a future that is done when the task is.
 
-    A caller that awaits this future can be cancelled without the task, as with `asyncio.shield`; but it goes on a turn
+    A caller that awaits this future can be cancelled without the task, as with `asyncio.shield`, and resumes one turn
     of the loop earlier.
     """
     over = asyncio.get_running_loop().create_future()
@@ -188,7 +188,7 @@ def apart(
     told.__qualname__ = getattr(work, "__qualname__", "")  # for people who look at tasks
     task = asyncio.create_task(told, name=name)
 
-    def end(_: object) -> None:  # one that was cancelled before it began has done neither
+    def end(_: object) -> None:  # a task that was cancelled before it began has done neither
         work.close()
         if not over.done():
             over.set_result(None)
@@ -215,7 +215,7 @@ async def settled(future: "asyncio.Future[Result]", over: "asyncio.Future[None] 
         try:
             await (asyncio.shield(future) if over is None or over.done() else over)
         except asyncio.CancelledError as error:
-            if not future.cancelled():  # it is us who are cancelled, even if it was done in the same moment
+            if not future.cancelled():  # we are cancelled, even if the work was done in the same moment
                 cancelled = error
         except BaseException:  # noqa: S110 - raised below
             pass

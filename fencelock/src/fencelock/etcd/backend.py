@@ -22,7 +22,7 @@ from .shared_lease import TTL_MAX_S, SharedLease
 
 
 class EtcdSession(AsyncSession):
-    """A lease of etcd, and what contends under it."""
+    """A lease of etcd, and the locks and elections under it."""
 
     __slots__ = ("_connection", "_session")
 

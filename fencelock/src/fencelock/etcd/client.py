@@ -27,11 +27,11 @@ _ELSEWHERE: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.UNKNOWN,  # what a follower says that could not reach a frozen leader
+    grpc.StatusCode.UNKNOWN,  # the error of a follower that could not reach a frozen leader
 }
 # Refusals that a new log-in token may end: ours is from before a change of users, or we have none.
 _OUTDATED: Final = ("revision in header is old", "revision of auth store is old", "user name is empty")
-_IN_ORDER: Final = {"Range", "Txn", "DeleteRange"}  # their answers are never older than earlier answers
+_IN_ORDER: Final = {"Range", "Txn", "DeleteRange"}  # requests whose answers are never older than earlier answers
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
 _GRANTS_S: Final = 1.0  # for this long after a grant, `ping` trusts that etcd grants leases
@@ -192,8 +192,8 @@ class EtcdClient:
     ) -> "KeyWatch":
         """Have `wake` called when `key` is deleted or the watch breaks.
 
-        `below`: when anything happens to any key that begins so. The watch tells nothing of what happened before it was
-        created, so look *after* that. Raises `LockUnavailable`.
+        `below`: for changes of any key with this prefix. The watch reports nothing that happened before it was created,
+        so look *after* that. Raises `LockUnavailable`.
         """
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -251,7 +251,7 @@ class EtcdClient:
                     raise
                 self._next(endpoint)
                 failure = error
-            except BaseException:  # cancelled, by a program that goes on: it may still arrive
+            except BaseException:  # the call was cancelled by a program that goes on, and may still arrive
                 unanswered()
                 raise
             unanswered()
@@ -275,7 +275,7 @@ class EtcdClient:
         if endpoint.has_login and (
             code is grpc.StatusCode.UNAUTHENTICATED or any(text in details for text in _OUTDATED)
         ):
-            endpoint.forget_token(token)  # it has expired, or is from before a restart or a change: log in again
+            endpoint.forget_token(token)  # the token has expired, or is from before a restart or a change: log in again
         elif code is grpc.StatusCode.NOT_FOUND:
             raise NotFound(endpoint.url, code, details) from error
         elif code not in _ELSEWHERE:
@@ -336,7 +336,7 @@ class EtcdClient:
 
 
 class KeyWatch:
-    """A watch. `kept`: it already existed when it was asked for, so it has missed nothing."""
+    """A watch. `kept`: the watch existed already, so it has missed nothing."""
 
     def __init__(self, client: EtcdClient, endpoint: Endpoint, watch: Watch, *, kept: bool) -> None:
         self.kept = kept
@@ -348,7 +348,7 @@ class KeyWatch:
     def will_tell(self) -> bool:
         """Return whether the watch can be trusted to tell.
 
-        Calls leave a member that is frozen, and a watch on it would tell nothing.
+        Calls go away from a frozen member, whose watches report nothing.
         """
         return self._watch.alive and self._client.asks(self._endpoint)
 
@@ -397,7 +397,7 @@ def valued(key: str, value: bytes) -> Any:
 
 
 def put(key: str, value: bytes, lease_id: int = 0, *, keep_lease: bool = False) -> Any:
-    """Return a step: write a key, bound to a lease, to none, or to the one that it has."""
+    """Return a step: write a key, bound to a lease, to none, or to its present one."""
     request = etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id, ignore_lease=keep_lease)
     return etcdrpc.RequestOp(request_put=request)
 
@@ -413,7 +413,7 @@ def get(key: str) -> Any:
 
 
 def newest(prefix: str, *, until: int = 0) -> Any:
-    """Return a step: read the two newest keys under a prefix, of those created up to a revision (0: of all)."""
+    """Return a step: read the two newest keys under a prefix, up to a create revision (0: all)."""
     return _under(prefix, etcdrpc.RangeRequest.DESCEND, limit=2, max_create_revision=until)
 
 

@@ -1,4 +1,4 @@
-"""An election in etcd, as Go's `concurrency.Election` has it: the value of a candidate's key is what it says."""
+"""An election in etcd, like Go's `concurrency.Election`: the value of a candidate's key is its proclamation."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ class EtcdBallot(Ballot):
         self._prefix = f"{name}/"
         self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
         self._recorded = 0  # the revision of the record, as we know it
-        self._known: dict[str, KeyValue] = {}  # what the leaders that we have here said last, by their keys
+        self._known: dict[str, KeyValue] = {}  # the last proclamations of the leaders in this process, by their keys
 
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
@@ -58,7 +58,7 @@ class EtcdBallot(Ballot):
             change = [put(name, value.encode()), get(name)]
             answer = await self._client.txn([ours, modified(name, self._recorded)], change, [get(name)])
             before, self._recorded = self._recorded, answer.found[0].mod_revision if answer.found else 0
-            if answer.succeeded or before == self._recorded:  # if that is not why, our key is gone
+            if answer.succeeded or before == self._recorded:  # if that was not the reason, our key is gone
                 return answer.succeeded
 
     @override

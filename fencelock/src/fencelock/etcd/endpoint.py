@@ -30,7 +30,7 @@ _CHANNEL_OPTIONS: Final = [
     ("grpc.dns_min_time_between_resolutions_ms", 500),
     # Two clients of one process must not share a connection that one of them closes.
     ("grpc.use_local_subchannel_pool", 1),
-    # etcd is not asked by way of a proxy for web pages, whatever `http_proxy` says: no other lock's client does that.
+    # etcd is never asked through a proxy for web pages (`http_proxy`): no other lock's client does that.
     ("grpc.enable_http_proxy", 0),
     # The default, 4 MB, is a queue of 30,000.
     ("grpc.max_receive_message_length", -1),
@@ -201,11 +201,11 @@ class Endpoint:
 
     @property
     def aside(self) -> str:
-        """The reason why others are asked first for now; empty if there is none."""
+        """The reason why other members are asked first for now; "": there is none."""
         return self._aside if time.monotonic() < self._aside_until else ""
 
     def leave_aside(self, why: str) -> None:
-        """Ask others first for some seconds: it may be repaired by then."""
+        """Ask other members first for some seconds, until this one may be repaired."""
         self._aside, self._aside_until = why, time.monotonic() + _ASIDE_S
 
     async def token(self, timeout_s: float) -> str | None:
@@ -224,7 +224,7 @@ class Endpoint:
         except grpc.RpcError as error:
             if _AUTH_IS_OFF not in (error.details() or ""):
                 raise
-            self._auth_is_off = True  # until a call is refused for having no token
+            self._auth_is_off = True  # no log-in until a call is refused without a token
         return self._token
 
     def forget_token(self, token: str | None) -> None:

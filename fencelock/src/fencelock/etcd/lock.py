@@ -17,7 +17,7 @@ from .endpoint import Access
 from .lookout import KeyLookout
 from .shared_lease import Key, SharedLease
 
-# The suffix of the key, beside an election's queue, that holds what its leader has written down.
+# The suffix of the key, beside an election's queue, that holds its leader's record.
 RECORD = "!record"
 
 
@@ -105,7 +105,7 @@ class EtcdPlace(Attempt[EtcdConnection]):
     threads are two contenders), no watch starts at a past revision (its events can come 100 ms late), and a waiter
     whose own key has vanished queues again instead of waiting for ever.
 
-    `value`: of its key; `session`: the one whose lease the key is bound to, instead of the default one.
+    `value`: of its key; `session`: whose lease the key is bound to, in the place of the default session.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class EtcdPlace(Attempt[EtcdConnection]):
             session.gone()
             raise PlaceLost from None
         if not answer.succeeded and not answer.again:
-            key.unacknowledged = True  # it was there before, though its name is ours alone: etcd was set back
+            key.unacknowledged = True  # the key was there before, though its name is ours alone, so etcd was set back
             raise PlaceLost
-        self.answered = True  # an outage from here on is waited for
+        self.answered = True  # from here on we wait out an outage
         key.revision = answer.found[0].create_revision
         if answer.succeeded:
             self._ahead = answer.found[1] if len(answer.found) > 1 else None

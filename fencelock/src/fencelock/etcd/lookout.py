@@ -8,11 +8,11 @@ from ..errors import LockUnavailable
 from ..waiting import Waiters, Wake
 from .client import EtcdClient, KeyWatch
 
-# A deletion that races with the creation of its watch can still be told only after 100 ms. So look again after 3, 6,
-# 12, ... ms until this much time has passed since the watch was made; after that its events are prompt.
+# A deletion that races with the creation of its watch may be reported 100 ms late. So look again after 3, 6, 12, ... ms
+# until this much time has passed since the watch was made; after that its events are prompt.
 _WATCH_IS_PROMPT_S: Final = 0.2
 _FIRST_LOOK_S: Final = 0.003
-# Then look this often for what no watch tells: that our own key was deleted by hand, or a member froze with our watch.
+# Then look this often, as no watch reports that our own key was deleted by hand, or that a member froze with our watch.
 _LOOK_AGAIN_S: Final = 1.0
 _WITHOUT_WATCH_S: Final = 0.1
 
@@ -31,9 +31,9 @@ class KeyLookout:
     async def pause_s(self, key: str, timeout_s: float, *, below: bool = False) -> float:
         """Return for how many seconds to sleep before the next look at `key`, unless its watch wakes us.
 
-        That is 0 if the watch was made just now, within `timeout_s`: look for what happened before. (A kept watch
-        existed when `key` was seen, and would have told of its end since.) A watch only makes it quicker: where etcd
-        takes none, we look more often. `below`: watch anything that happens to any key that begins so.
+        That is 0 if the watch was made just now, within `timeout_s`: look, as it misses everything before. (A kept
+        watch existed when `key` was seen, and would have reported its end.) A watch only makes it quicker: without one
+        we look more often. `below`: watch all changes of keys with this prefix.
         """
         if self._watch is not None and self._key == key and self._watch.will_tell():
             return next(self._pauses)

@@ -25,7 +25,7 @@ class SharedLease(Leased):
 
     `default`: all locks with one TTL that were given no session share it, and it ends when it is idle. A `retired`
     session takes no new locks, and ends with its last key: a late call may still create a key under its lease that
-    nobody knows of. `ends_lease`: the lease ends with the session, and does not go on as another program's.
+    nobody knows of. `ends_lease`: the lease ends with the session; else it goes on as another program's.
     """
 
     __slots__ = (
@@ -67,10 +67,10 @@ class SharedLease(Leased):
         # Keys that may be created after they were deleted, each with its value if it is shared, and until when.
         self._deleted: dict[tuple[str, bytes | None], float] = {}
         self._era = client.era
-        self._unanswered = False  # its lease may still be granted
+        self._unanswered = False  # the session's lease may still be granted
         self._idle_since = clock.now()
         super().__init__(Lease(f"session {lease_id:x}", self, ttl_s))
-        self.lease.idle = default  # its locks tell of its end
+        self.lease.idle = default  # its locks report its end
         self.lease.shared = not default
 
     @classmethod
@@ -114,7 +114,7 @@ class SharedLease(Leased):
         return not (self.retired or self.predates_restore or self.lost)
 
     def gone(self) -> None:
-        """Note that etcd no longer knows the lease. A session of a program's own has no other one."""
+        """Note that etcd no longer knows the lease. A program's own session is never replaced."""
         self.retired = True
         if not self.default:
             self.lease.lose("etcd no longer knows it")
@@ -123,7 +123,7 @@ class SharedLease(Leased):
         """Return a contender's key, not created in etcd yet: `<prefix><lease id in hex>`, as in Go, and a number.
 
         The first one of a default session has no number. Numbers are used again, so that a watch that another process
-        has kept on the key of that name serves it the next time.
+        keeps on that key is useful the next time.
         """
         number = heapq.heappop(self._free) if self._free else next(self._numbers)
         return self._with(Key(self, f"{prefix}{self.lease_id:x}{f'-{number}' if number else ''}", number=number))
@@ -149,7 +149,7 @@ class SharedLease(Leased):
         sent_at = clock.now()
         if not await self.client.keep_alive(self.lease_id, timeout_s):
             return False
-        self.lease.renewed(sent_at)  # now, and not behind what follows
+        self.lease.renewed(sent_at)  # now, before the next requests
         with suppress(LockUnavailable, TimeoutError):
             async with asyncio.timeout(timeout_s / 2):  # for all of them
                 await self._delete_again(timeout_s / 2)
@@ -212,7 +212,7 @@ class Key:
         self.name = name
         self.number = number
         self.value = value
-        self.revision = 0  # at which it was created; not known yet
+        self.revision = 0  # the revision of its creation; not known yet
         self.unacknowledged = False
         self.granted = False
         self.forget: Callable[[], None] = lambda: None  # unsubscribes from the end of the session

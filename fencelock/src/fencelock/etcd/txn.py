@@ -31,7 +31,7 @@ class _EtcdTxnAttempt(Attempt["EtcdTxnConnection"]):
         self._session = session
         self._key: Key
         self._value: bytes
-        self._holder: KeyValue | None = None  # the other one's key, as we found it
+        self._holder: KeyValue | None = None  # the holder's key, as we found it
         self._lookout = KeyLookout(connection.client, self.wake, connection.waiters)  # for its end
         self.cleanup.callback(self._lookout.close)
 
@@ -65,7 +65,7 @@ class _EtcdTxnAttempt(Attempt["EtcdTxnConnection"]):
             found = answer.found[0]
             if key.session.predates_restore:
                 raise PlaceLost  # etcd was set back
-            if (found.value, found.lease_id) == (self._value, key.session.lease_id):  # be it by an earlier try
+            if (found.value, found.lease_id) == (self._value, key.session.lease_id):  # perhaps by an earlier try
                 key.revision = found.create_revision
                 key.granted = True
                 return Grant(self.name, found.create_revision, self._client.source, self.lease)

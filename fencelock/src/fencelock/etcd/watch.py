@@ -26,9 +26,9 @@ _IDLE_MAX: Final = 8
 
 
 class Watch:
-    """A watch on a key. `alive`: deletions of the key are told; once it is False it stays so.
+    """A watch on a key. `alive`: deletions of the key are reported; once it is False it stays so.
 
-    `made_at`: when etcd had confirmed it, on the clock `time.monotonic`.
+    `made_at`: when etcd confirmed it, by `time.monotonic`.
     """
 
     __slots__ = ("alive", "answered", "id", "key", "made_at", "stream", "unwanted", "wake")
@@ -62,7 +62,7 @@ class WatchStream:
             yield request
 
     def kept(self, key: str, wake: Callable[[], None]) -> Watch | None:
-        """Return a kept watch on a key's deletion, if there is one: it has told nothing since it was last used."""
+        """Return a kept watch on a key's deletion, if there is one that has reported nothing since its last use."""
         watch = self._idle.pop(key, None)
         if watch is not None:
             watch.wake = wake
@@ -74,7 +74,7 @@ class WatchStream:
         With an `end`, watch all keys from `key` to before `end`, for anything that happens to them.
 
         The watch begins with the next revision, not with a past one: etcd puts a watch from the past into a group that
-        it visits every 100 ms, and a deletion that follows closely would be told that late.
+        it visits every 100 ms, and a deletion that follows closely would be reported that late.
         """
         watch = Watch(self, key if end is None else "", wake)
         create = (
@@ -103,7 +103,7 @@ class WatchStream:
         if not watch.alive or not watch.key or watch.key in self._idle:
             self.remove(watch)
             return
-        watch.wake = lambda: self.remove(watch)  # once it has told something, it is of no more use
+        watch.wake = lambda: self.remove(watch)  # once it has reported something, it is of no more use
         self._idle[watch.key] = watch
         if len(self._idle) > _IDLE_MAX:
             self.remove(next(iter(self._idle.values())))

@@ -1,4 +1,4 @@
-"""The fence: what a store does with a lock's token.
+"""The fence: a store checks a lock's token.
 
 A lock with a TTL can't stop a holder that was paused for longer: it wakes, believes in its grant, and writes. Only the
 store can refuse that write. So each grant has a `token` that is greater than all before it, the store keeps the highest
@@ -6,7 +6,7 @@ token that it has seen, its *fence*, and refuses lower ones (M. Kleppmann, "How 
 sequencers of Chubby, M. Burrows, 2006).
 
 To look at writes only is not enough. A (7) reads and is paused; B (8) reads; A wakes and writes: nobody has *written*
-with 8 yet, so 7 passes, and B writes what it made of an older value. Therefore each part here has two sides:
+with 8 yet, so 7 passes, and B overwrites A's value. Therefore each part here has two sides:
 
 - the *read* raises the fence to our token, and reads;
 - the *write* checks the fence again, in one atomic step with the write.
@@ -21,7 +21,7 @@ with 8 yet, so 7 passes, and B writes what it made of an older value. Therefore 
 | SQL | `SqlFence`, `fence_columns` | SQLAlchemy 2 |
 
 Tokens are from 1 to 2**63 - 1. Another value raises `ValueError`, and so does 0, which a lock without tokens gives.
-Equal tokens pass: a holder may write as often as it likes. Its own writes have no order by that, so await the answer of
+Equal tokens pass: a holder may write as often as it likes. That doesn't order its own writes, so await the answer of
 one before you send the next. Tokens of two sources can't be compared: a fence is one source's. If the lock system is
 replaced, `read(..., instead_of=the old source)` moves the fence, and then the old source is refused.
 

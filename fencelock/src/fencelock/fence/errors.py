@@ -6,8 +6,8 @@ from ..errors import FencelockError
 class FenceRefused(FencelockError):
     """The fence has seen a higher token than ours, or another source's tokens; this call has written nothing.
 
-    `token` and `source`: ours. `highest` and `highest_source`: what the fence has seen. The caller is no longer
-    the lock's holder: its reads are old, so it must not try again, but give up or acquire the lock anew.
+    `token` and `source`: ours. `highest` and `highest_source`: the fence's. The caller is no longer the lock's holder:
+    its reads are old, so it must not try again, but give up or acquire the lock anew.
     """
 
     def __init__(self, token: int, source: str, highest: int, highest_source: str) -> None:

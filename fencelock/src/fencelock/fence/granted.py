@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple, Protocol
 
-LARGEST: Final = 2**63 - 1  # what a column of whole numbers holds
+LARGEST: Final = 2**63 - 1  # the largest number of an integer column
 _SOURCE: Final = re.compile(r"[ -~]{1,255}")
 
 

@@ -4,10 +4,10 @@
 statement, `UPDATE ... SET ..., fence = :token WHERE id = :id AND fence <= :token`. No row matched: refused. The read
 raises the fence by the same statement first, in a transaction of its own: see the package for why.
 
-Right under READ COMMITTED and REPEATABLE READ. An UPDATE goes by what is committed, not by an older
-snapshot, and has the row until its transaction ends. Where a database says instead that the row has changed since the
-snapshot (PostgreSQL above READ COMMITTED; MariaDB with `innodb_snapshot_isolation`), its error comes through: nothing
-was written, and the transaction may be tried again.
+Right under READ COMMITTED and REPEATABLE READ. An UPDATE reads committed values, not an older snapshot, and locks the
+row until its transaction ends. Where a database says instead that the row has changed since the snapshot (PostgreSQL
+above READ COMMITTED; MariaDB with `innodb_snapshot_isolation`), its error comes through: nothing was written, and the
+transaction may be tried again.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class _Exact(TypeDecorator[str]):
 
 
 def fence_columns(name: str = "fence") -> tuple[Column[int], Column[str]]:
-    """Return the two columns of a fence for a `Table`: by that name, and with `_source` behind it.
+    """Return the two columns of a fence for a `Table`: one with this name, and one with `_source` behind it.
 
     >>> number = Column("id", Integer, primary_key=True)                       # doctest: +SKIP
     >>> accounts = Table("accounts", metadata, number, Column("balance", Integer), *fence_columns())  # doctest: +SKIP
@@ -88,7 +88,7 @@ class SqlFence:
         """Raise the row's fence to the grant's token, and read the row, in a transaction of its own.
 
         It is committed on return, so `connection` must not be in a transaction (`sqlalchemy.exc.InvalidRequestError`):
-        a fence that is rolled back is none. Read whatever else you need after this, not before.
+        a fence that is rolled back is none. Read all other data after this, not before.
 
         `instead_of`: the source whose tokens the fence may have had up to now; it is the grant's source's from then on.
         """
@@ -128,11 +128,11 @@ class SqlFence:
             *([] if instead_of in (None, source) else [self._source == instead_of]),
         )
         raised = {self._token.key: token, self._source.key: source}
-        # The first statement, before any look: in SQLite a transaction begins with it. SQLAlchemy has the drivers
-        # count the rows that matched; those that changed would be fewer.
+        # This statement comes before any read: in SQLite a transaction begins with it. With SQLAlchemy the drivers
+        # count the matched rows, not only the changed ones.
         if connection.execute(update(self._table).where(row, may_pass).values({**values, **raised})).rowcount == 1:
             return
-        # FOR UPDATE reads what is committed, as the UPDATE did. A plain SELECT may see an older snapshot.
+        # FOR UPDATE reads committed values, as the UPDATE did. A plain SELECT may see an older snapshot.
         look = select(self._token, self._source).where(row).with_for_update()
         seen = connection.execute(look).one_or_none()
         if seen is None or seen[1] is None:  # or was added just now

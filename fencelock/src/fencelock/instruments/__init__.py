@@ -12,9 +12,9 @@ _LIBRARIES: Final = {"prometheus": "prometheus_client", "opentelemetry": "opente
 
 
 def instruments(names: Any, system: str) -> Sequence[Hook]:
-    """Return a hook for each name, or for the one name. `system`: the lock system that they hear of.
+    """Return a hook for each name. `system`: the lock system that they hear of.
 
-    Raises `ConfigurationError` for a name that there isn't, and for a library that is not installed.
+    Raises `ConfigurationError` for an unknown name, and for a library that is not installed.
     """
     return [_instrument(name, system) for name in ((names,) if isinstance(names, str) else tuple(names))]
 

@@ -32,7 +32,7 @@ class Instrument(Hook):
         about: dict[str, str | int] = {**self._system, "fencelock.name": name, "fencelock.token": token}
         span = self._tracer.start_span("lock", start_time=time.time_ns() - int(waited_s * 1e9), attributes=about)
         span.add_event("granted")
-        self._end(name, token)  # of a lock without tokens, whose last holder went without a release
+        self._end(name, token)  # the span of a lock without tokens, whose last holder died without a release
         self._spans[name, token] = span
 
     @override

@@ -10,7 +10,8 @@ from . import outcome_of
 
 _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-# Made once, however many lock systems a process opens. The number of grants, and of waits in vain, is the wait's count.
+# Made once, however many lock systems a process opens. The histogram's count is the number of grants, and of waits in
+# vain.
 _wait = Histogram("fencelock_wait_seconds", "Waits for a lock, by outcome", ["system", "outcome"], buckets=_SECONDS)
 _hold = Histogram("fencelock_hold_seconds", "Time that a lock was held", ["system"], buckets=_SECONDS)
 _losses = Counter("fencelock_losses", "Locks that were lost while they were held", ["system"])

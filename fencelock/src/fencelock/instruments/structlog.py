@@ -1,4 +1,4 @@
-"""An event of structlog's for what happens to a lock: what is as it should be at debug, else at warning."""
+"""A structlog event for each event of a lock: normal ones at debug, others at warning."""
 
 import structlog
 from typing_extensions import override

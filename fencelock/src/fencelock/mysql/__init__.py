@@ -1,4 +1,4 @@
-"""MySQL and MariaDB: the locks there, and their client, which a store may use to dial."""
+"""The locks in MySQL and MariaDB, and their client, by which a store may connect, too."""
 
 from .client import GROUP, MySqlClient, group_of
 

@@ -29,7 +29,7 @@ class Address:
             parts = urlsplit(url)
             port = parts.port or 3306
             options = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
-            if options.pop("charset", ["utf8mb4"]) != ["utf8mb4"]:  # many have it there, and it is ours
+            if options.pop("charset", ["utf8mb4"]) != ["utf8mb4"]:  # many URLs have it, and we use the same
                 raise ValueError
             address = cls(
                 host=parts.hostname or "",

@@ -72,7 +72,7 @@ class Tokens:
             answer = await self._client.ask("SELECT source FROM fencelock_tokens WHERE id = 1", timeout_s=timeout_s)
             if answer.rows:
                 return str(answer.rows[0][0])
-            with contextlib.suppress(Refused):  # another one has just drawn it
+            with contextlib.suppress(Refused):  # another contender has just taken that number
                 insert = "INSERT INTO fencelock_tokens VALUES (1, %s, 0)"
                 await self._client.ask(insert, (secrets.token_hex(8),), timeout_s=timeout_s, tell=(DUPLICATE,))
 
@@ -90,7 +90,7 @@ class MySqlConnection(Connection):
     """A client of one database."""
 
     show: str  # a query for `OWNER_COLUMNS` and the seconds that are left, up to its last condition
-    lookers: Sessions | None = None  # sessions for looks at the queue, if the usual ones can't be used
+    lookers: Sessions | None = None  # sessions to read the queue, if the usual ones can't be used
 
     def __init__(self, terms: Terms, url: str) -> None:
         super().__init__(terms)

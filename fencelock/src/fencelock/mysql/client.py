@@ -21,7 +21,7 @@ try:
     from sqlalchemy.dialects.mysql import asyncmy as _  # noqa: F401 - else the first call would stop its loop for that
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
-except ImportError:  # an extra: said when a client is made
+except ImportError:  # an extra; its lack is reported when a client is made
     asyncmy = None  # type: ignore[assignment]
 
 DEADLOCK: Final = 1213
@@ -30,7 +30,7 @@ NO_TABLE: Final = 1146
 # Groups of servers that all take writes: a member may not have seen what another has just written.
 GROUP: Final = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name')"
 _TABLE_EXISTS: Final = 1050
-_TRIES: Final = 5  # of work that the server chose as a deadlock's victim
+_TRIES: Final = 5  # tries of work that the server chose as a deadlock's victim
 _SILENT_S: Final = 60.0
 _IDLE_MAX: Final = 16  # connections kept for later
 _DISPOSE_S: Final = 1.0
@@ -189,7 +189,7 @@ class MySqlClient:
 
     async def _create_tables(self, session: MySqlSession) -> None:
         for statement in self._schema:
-            with suppress(Refused):  # it was there, or somebody else made it at the same moment
+            with suppress(Refused):  # the table was there, or somebody else made it at the same moment
                 await session.run(statement, timeout_s=self.timeout_s, tell=(_TABLE_EXISTS, DEADLOCK))
 
     # -- connections -------------------------------------------------------------------------------------------------
@@ -206,13 +206,13 @@ class MySqlClient:
                 database=at.database,
                 charset="utf8mb4",
                 autocommit=autocommit,
-                client_flag=CLIENT.FOUND_ROWS,  # else an update that changes nothing says that it found nothing
+                client_flag=CLIENT.FOUND_ROWS,  # else an update that changes nothing reports that it matched nothing
                 connect_timeout=math.ceil(max(self.timeout_s, _SILENT_S)),  # ours is over everything, and shorter
                 ssl=at.tls(),  # read anew: a certificate may have been replaced
             )
         except (asyncmy.errors.Error, OSError):
             raise
-        except Exception as error:  # it stumbles over a server that speaks something else
+        except Exception as error:  # the driver fails so at a server that is no MySQL
             raise self.failed(f"it doesn't speak MySQL: {type(error).__name__}") from error
         try:
             async with driver.cursor() as cursor:

@@ -1,7 +1,7 @@
-"""An election in MySQL: the owner of the lock leads, and a row that stays has what it says and writes down.
+"""An election in MySQL: the owner of the lock leads, and a row that stays has its proclamation and its record.
 
 The row has the token of the last leader, who writes it before anything else, and only the one with that token can write
-more: so nothing of an earlier leader comes behind what its successor has read.
+more: so no write of an earlier leader comes after its successor's read.
 """
 
 from collections.abc import Awaitable, Callable
@@ -68,7 +68,7 @@ class MySqlBallot(Ballot):
     async def _write(self, what: str, number: str, grant: Grant, value: str) -> bool:
         # Numbered by the counter: a call that we gave up, and that comes behind a later one, changes nothing.
         _, now = await self._count(self.connection.timeout_s)
-        # Nor does one with a counter that was set back, which is then told that it leads no more.
+        # Nor does one with a counter that was set back, whose write is then refused.
         where = f"WHERE name = %s AND token = %s AND {number} < %s"
         sql = f"UPDATE fencelock_elections SET {what} = %s, {number} = %s {where}"  # noqa: S608
         return (await self._client.ask(sql, (value, now, self._key, grant.token, now))).matched == 1

@@ -22,7 +22,7 @@ from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, sho
 from .client import DUPLICATE, NO_TABLE, Sessions
 from .session import Answer, MySqlSession, Refused
 
-_TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
+_TAKEN: Final = (1205, 3572)  # the errors of MariaDB and MySQL for NOWAIT
 _NO_SESSION: Final = 1094
 _KILL_S: Final = 0.25
 _LOCK_ROW: Final = "SELECT 1 FROM fencelock_rows WHERE name = %s FOR UPDATE"
@@ -33,9 +33,9 @@ _SHOW: Final = f"SELECT {OWNER_COLUMNS}, NULL FROM fencelock_rows WHERE holder I
 class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
     """A row lock, held by an open transaction, in MySQL's own queue, and fenced by a counter.
 
-    It asks for the row without waiting; if it is taken, it waits in the server's queue, on a session of its own, in a
-    task that wakes the waiter when the server has answered. A wait ends after half a TTL and begins anew, so that a
-    waiter that died silently gets no lock later than that, and one whose connection is silent finds out.
+    It asks for the row without waiting. If the row is taken, a task waits in the server's queue, on a session of its
+    own, and wakes the waiter when the server has answered. A wait ends after half a TTL and begins anew, so that a dead
+    waiter can get the lock no later than that, and a waiter notices that its connection is silent.
 
     That transaction writes the owner's name and token into the row, and never commits: `contenders` reads uncommitted
     data, and it vanishes with the grant, however that ends.
@@ -53,7 +53,7 @@ class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
         self._queue_next = False  # the row is taken: the next try waits for it
         self._queued: asyncio.Task[bool | None] | None = None
         self._mark = secrets.token_hex(16)  # of its statement in the server's queue
-        self._queue_s = max(1, math.ceil(ttl_s / 2))  # for which the server lets it wait there
+        self._queue_s = max(1, math.ceil(ttl_s / 2))  # for so long the server lets it wait there
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
@@ -101,7 +101,7 @@ class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
 
     async def _at_once(self, session: MySqlSession, wait: Wait) -> bool | None:
         """Return whether we have the row; None if there is no row, as nothing is locked then."""
-        # Answered at once, or there is no server: while we wait in its queue we can't tell.
+        # This is answered at once, unless the server is away, which we can't notice in its queue.
         return await self._lock_row(session, f"{_LOCK_ROW} NOWAIT", wait.call_s(self.timeout_s))
 
     async def _in_queue(self, session: MySqlSession) -> bool | None:
@@ -183,7 +183,7 @@ class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
 
 
 async def _roll_back(session: MySqlSession, rows: Sessions, timeout_s: float) -> None:
-    """Roll back, and keep the session for later. Without an answer it is closed, which rolls back, too."""
+    """Roll back, and keep the session for later. Without an answer the connection is closed, which rolls back, too."""
     try:
         with contextlib.suppress(LockUnavailable):
             await session.run("ROLLBACK", timeout_s=timeout_s)
@@ -192,7 +192,7 @@ async def _roll_back(session: MySqlSession, rows: Sessions, timeout_s: float) ->
 
 
 class _Transaction:
-    """The session whose open transaction has the row. The renewal and the release share it."""
+    """The session whose open transaction has the row. The renewal and the release share the transaction."""
 
     def __init__(self, session: MySqlSession, rows: Sessions) -> None:
         self._session: MySqlSession | None = session
@@ -205,7 +205,7 @@ class _Transaction:
         session = self._session
         try:
             async with asyncio.timeout(timeout_s), self._turn:
-                await self._answered()  # an answer to an earlier question says nothing of now
+                await self._answered()  # an answer to an earlier question proves nothing about now
                 if session is not None and session.open:
                     # Without a deadline, after which the session would be ended, and the row be free.
                     self._asked = asyncio.create_task(session.run("DO 0", timeout_s=None))

@@ -13,7 +13,7 @@ from ..waiting import settled
 try:
     from asyncmy.errors import Error as DriverError
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-except ImportError:  # an extra: said when a client is made
+except ImportError:  # an extra; its lack is reported when a client is made
     pass
 
 # The server says this and hangs up: shutting down, killed, idle for too long. 2000 and above are the driver's own.
@@ -87,7 +87,7 @@ class MySqlSession:
         self._driver.close()
 
     async def end(self) -> None:
-        """Close the connection without a farewell; the server rolls back whatever was not committed."""
+        """Close the connection without a farewell; the server rolls uncommitted writes back."""
         if self.open:
             self.open = False
             self.cut()

@@ -37,9 +37,9 @@ _OWN: Final = (
     "SELECT set_config('idle_session_timeout', '0', false) "
     "WHERE current_setting('idle_session_timeout', true) IS NOT NULL"  # older servers have none
 )
-_SHORTER: Final = 0.9  # the part of a session's limit below which a call has one of its own
-# What arrives after its deadline, as a server that stood still goes on, does nothing: nobody waits for it, and its
-# place in a queue would stand in the way.
+_SHORTER: Final = 0.9  # a call whose limit is below this part of the session's sets its own
+# A call that arrives after its deadline, as from a server that stood still, does nothing: nobody waits for it, and its
+# place in a queue would block others.
 _IN_TIME: Final = "SELECT 1 / (clock_timestamp() < to_timestamp(%(until)s))::int;\n"
 _WHERE: Final = "SELECT extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), pg_is_in_recovery()"
 _TABLES_IN: Final = re.compile(r"(?:-c\s*|--)search_path=(\S*)")
@@ -67,10 +67,9 @@ class PostgresSession(psycopg.AsyncConnection[Any]):
 
     @override
     async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Do as the overridden one, but ask no server to cancel anything, as it may be silent.
+        """Do the same as psycopg's, but ask no server to cancel anything, as it may be silent.
 
-        A caller that is cancelled waits a little for its answer: then nothing that it has sent arrives later than what
-        it sends next.
+        A cancelled caller waits a little for its answer, so that this request doesn't arrive after its next one.
         """
         try:
             return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
@@ -102,7 +101,7 @@ class PostgresSession(psycopg.AsyncConnection[Any]):
     def alive(self) -> bool:
         """Whether the server has not hung up, as far as is known without asking."""
         try:
-            for _ in range(2):  # its last words, and the end
+            for _ in range(2):  # its last messages, and the end
                 self.pgconn.consume_input()
         except psycopg.Error:
             return False
@@ -140,7 +139,7 @@ class PostgresClient:
         self._tables_in = self._parts.pop("tables_in")
         self._closed = False
         self._idle: list[PostgresSession] = []
-        # A row that somebody keeps locked by hand stops those who want it, and no renewal.
+        # A row that somebody keeps locked by hand blocks its contenders, and no renewal.
         self._turns, self._renewals = asyncio.Semaphore(_SESSIONS_MAX), asyncio.Semaphore(_RENEWALS_MAX)
 
     @staticmethod
@@ -177,7 +176,7 @@ class PostgresClient:
     ) -> Sequence[Rows]:
         """Run statements as one message and one transaction, and return the rows of each. Makes missing tables.
 
-        Raises `LockUnavailable`; whether it was done is then unknown.
+        Raises `LockUnavailable` if it is unknown whether the server has done it.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         turns = self._renewals if renewal else self._turns
@@ -218,7 +217,7 @@ class PostgresClient:
         except BaseException as error:
             # Its answer may still come; or the server may be no primary any more.
             self.drop(session)
-            while isinstance(error, TimeoutError) and self._idle:  # a path that is gone is the others', too
+            while isinstance(error, TimeoutError) and self._idle:  # idle sessions use the same broken path
                 self.drop(self._idle.pop())
             raise
         if session.prepared is not None and not once:
@@ -253,7 +252,7 @@ class PostgresClient:
         async with asyncio.timeout(max(_MIN_CALL_S, timeout_s)):
             session = await PostgresSession.connect(
                 autocommit=True,
-                # Statements go with their values as one message; what is prepared, we prepare.
+                # Statements go with their values as one message, and only we prepare statements.
                 cursor_factory=psycopg.AsyncClientCursor,
                 prepare_threshold=None,
                 **self._parts,
@@ -277,7 +276,7 @@ class PostgresClient:
         return session
 
     def drop(self, session: PostgresSession) -> None:
-        """End a session; the server rolls back what is not committed."""
+        """End a session; the server rolls uncommitted writes back."""
         session.pgconn.finish()
 
     async def close(self) -> None:
@@ -287,7 +286,7 @@ class PostgresClient:
             self.drop(self._idle.pop())
 
     def failed(self, error: BaseException) -> LockUnavailable:
-        """Return our error for one of the driver's, which never has the password."""
+        """Return our error for a driver's error; ours never has the password."""
         at = f"{self._parts.get('host', 'localhost')}:{self._parts.get('port', 5432)}"
         return LockUnavailable(f"PostgreSQL at {at}: {text_of(error)}")
 

@@ -12,11 +12,11 @@ from ..waiting import Wait, Wake
 from .lock import PostgresConnection
 from .names import CHANNEL, key, observers
 
-_LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a leader that died
+_LOOK_AGAIN_S: Final = 1.0  # as no message reports a leader that died
 _DEAF_S: Final = 0.1
 
 _LEADS: Final = "holder = %(holder)s AND token IS NOT NULL AND expires_at > clock_timestamp()"
-# `number` grows with what a leader says: a call that was given up may come behind a later one.
+# `number` grows with each proclamation: a call that was given up may arrive after a later one.
 _SAY: Final = f"""
 UPDATE fencelock_contenders SET value = %(value)s, said = %(number)s, revision = nextval('fencelock_tokens')
   WHERE {_LEADS} AND said < %(number)s;

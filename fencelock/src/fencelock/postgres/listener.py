@@ -1,4 +1,4 @@
-"""Hears of what is given back: one session that listens, as long as somebody waits."""
+"""Hears of released locks: one session listens as long as somebody waits."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ _POOLED_PAUSE_S: Final = 60.0
 
 
 class Ticket:
-    """A waiter's place among those who listen. `told`: there was a message for it since it has last looked."""
+    """A waiter's place among the listeners. `told`: there was a message for it since its last look."""
 
     __slots__ = ("told", "wake", "what")
 
@@ -77,7 +77,7 @@ class Listener:
     async def _hear(self, session: PostgresSession) -> None:
         await session.run(f"LISTEN {CHANNEL}", {}, self._client.timeout_s)
         while self._tickets:
-            # Nothing else tells a quiet connection from a dead one; and while the queue is full nobody can be told.
+            # Nothing else shows that a quiet connection is alive; and while the queue is full no message comes.
             [[(room,)]] = await session.run("SELECT pg_notification_queue_usage() < 1", {}, self._client.timeout_s)
             self._say("" if room else "the server's queue of messages is full")
             self._turn(hears=room)

@@ -23,8 +23,8 @@ _DEAF_S: Final = 0.03
 _FAR_BEHIND: Final = 10
 
 # Each statement has a new snapshot, and those that follow the first one have the queue for themselves. The first one
-# locks the name's row even where it is not changed, and makes it again if it was deleted meanwhile. One that finds
-# nobody has the lock with its place, whose number is its token.
+# locks the name's row even where it is not changed, and makes it again if it was deleted meanwhile. A contender that
+# finds nobody has the lock at once, and its place's number is its token.
 _LOOK_AT: Final = """(SELECT id FROM fencelock_source),
        (SELECT count(*) FROM fencelock_contenders WHERE name = mine.name AND place < mine.place),
        (SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM fencelock_contenders
@@ -56,9 +56,9 @@ _RENEW: Final = """
 UPDATE fencelock_contenders SET expires_at = clock_timestamp() + %(ttl_ms)s * interval '1 ms'
   WHERE holder = %(holder)s AND expires_at > clock_timestamp() RETURNING 1
 """
-# Under the name's lock, too: else one that queues meanwhile would not be told, nor be seen by who tells. Nobody waits
-# for the disk: a crash may bring back a lock that was just given back, until its TTL is over; a grant that followed is
-# on disk, and so is all before it.
+# Under the name's lock, too: else a contender that queues meanwhile would get no message. Nobody waits for the disk: a
+# crash may bring back a lock that was just given back, until its TTL is over; a grant that followed is on disk, and so
+# is all before it.
 _GIVE_BACK: Final = f"""
 SELECT set_config('synchronous_commit', 'off', true) FROM fencelock_names WHERE name = %(name)s FOR UPDATE;
 WITH gone AS (DELETE FROM fencelock_contenders
@@ -97,9 +97,9 @@ class _PostgresHold:
 
 
 class PostgresAttempt(Attempt["PostgresConnection"]):
-    """Queues, and owns the lock when it is first. A try is a sign of life, too; between two of them it only looks.
+    """Queues, and owns the lock when it is first. A try also renews its place; between two tries it only looks.
 
-    `value`: what a candidate of an election has to say.
+    `value`: the proclamation of a candidate in an election.
     """
 
     def __init__(self, connection: "PostgresConnection", name: str, ttl_s: float) -> None:
@@ -108,7 +108,7 @@ class PostgresAttempt(Attempt["PostgresConnection"]):
         self._owner = describe(connection.terms.instance)
         self.value: bytes | None = None
         self._ticket: Ticket | None = None
-        self._look_until = 0.0  # then it gives a sign of life
+        self._look_until = 0.0  # when it renews its place
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
@@ -131,7 +131,7 @@ class PostgresAttempt(Attempt["PostgresConnection"]):
         pause_s = self._pause_s(rows)
         if pause_s is None:
             if not rows or rows[0][0] is None:
-                return _SHORTEST_PAUSE_S  # it took too long, or the time of the one ahead ended just now
+                return _SHORTEST_PAUSE_S  # it took too long, or the lease ahead ended just now
             token, source = rows[0][:2]
             if source is None:
                 raise LockUnavailable("the table fencelock_source is empty: nobody can tell whose tokens these are")
@@ -139,11 +139,11 @@ class PostgresAttempt(Attempt["PostgresConnection"]):
             return Grant(lease.name, int(token), f"postgres:{source}", lease)
         if self._ticket is None and wait.left_s:
             self._listen()
-            return 0.0  # it may have been given back before we listened
+            return 0.0  # the lock may have been released before we listened
         return pause_s
 
     def _pause_s(self, rows: Rows) -> float | None:
-        """Return the pause before the next look, by the answer to one; None if it is time to try."""
+        """Return the pause before the next look, by the last look's answer; None if it is time to try."""
         if not rows or rows[0][0] is not None or not rows[0][2] or rows[0][3] <= 0:
             return None
         ahead, left_s = int(rows[0][2]), float(rows[0][3])
@@ -193,7 +193,7 @@ class PostgresConnection(Connection):
     @override
     async def force_release(self, name: str) -> Contender | None:
         had = next((one for one in await self.queue(name) if one.holds), None)
-        # One that has given it back meanwhile doesn't hang, and neither does the next one, which has it now.
+        # A holder that has released it meanwhile doesn't hang, and neither does the next one, which has it now.
         return had if had is not None and await self.give_back(name, had.key.rpartition("/")[2]) else None
 
     async def give_back(self, name: str, holder: str, timeout_s: float | None = None) -> bool:

@@ -27,7 +27,7 @@ from .connect import FAILURES, Evicts, connect, ensure_keeps
 _log = logging.getLogger(__name__)
 
 _AWAY_PAUSE_S: Final = 0.1
-_LOOKED_S: Final = 10.0  # connections that come at once look once
+_LOOKED_S: Final = 10.0  # connections made at once share one check
 _KEEP_S: Final = 1.0  # a subscription is kept this long for the next waiter
 
 
@@ -55,7 +55,7 @@ class RedisClient:
         self._pool: Any = None if self.clustered else self.redis.connection_pool
         self._silent = f"it does not answer{' over TLS' if url.startswith('rediss') else ''}"
         self._looked_until: dict[object, float] = {}  # at whether a server evicts
-        self._idle: list[Any] = []  # the pool's own way to take and give one costs more than a call
+        self._idle: list[Any] = []  # the pool's own methods to take and give back a connection cost more than a call
         self.listener = Listener(self, timeout_s)
         self.id = str(uuid.uuid4())
 
@@ -78,7 +78,7 @@ class RedisClient:
             ) from None
 
     def new_owner(self) -> str:
-        """Return a name for one attempt in Redisson's form: a client's id, and a number, which is a thread's there."""
+        """Return a name for one attempt in Redisson's form: a client's id and a number (in Redisson, of a thread)."""
         return f"{self.id}:{next(self._owners)}"
 
     async def run(
@@ -111,11 +111,11 @@ class RedisClient:
             return await connection.read_response()
         finally:
             self._idle.append(connection)  # which an error has closed
-            if self._closed:  # what is given back after the end has connected anew
+            if self._closed:  # a release after the end has connected anew
                 await connection.disconnect()
 
     async def spare(self) -> None:
-        """Give the pool what is idle: all but the scripts take their connections from there."""
+        """Give idle connections to the pool, from which all calls but scripts take theirs."""
         while self._idle:
             await self._pool.release(self._idle.pop())
 
@@ -149,7 +149,7 @@ class RedisClient:
         return [{"target_nodes": node} for node in self.redis.get_primaries()]
 
     def at(self, key: str) -> dict[str, Any]:
-        """Return the options of `do` for the server that has a key."""
+        """Return the arguments of `do` that select the server of a key."""
         return {"target_nodes": self.redis.get_node_from_key(key)} if self.clustered else {}
 
     def pubsub(self) -> Any:
@@ -173,9 +173,9 @@ class RedisClient:
 
 
 class Ticket:
-    """A waiter's place at a channel. `woken`: it was told of a release and has not tried since.
+    """A waiter's place at a channel. `woken`: a release has woken it, and it has not tried since.
 
-    `only`: the one channel that it wants to hear, if any; `each`: it hears every message, even if others do, too.
+    `only`: its one channel, if any; `each`: it gets every message, even if others do, too.
     """
 
     __slots__ = ("each", "only", "wake", "woken")
@@ -193,12 +193,12 @@ class _Channel:
     def __init__(self) -> None:
         self.line: deque[Ticket] = deque()
         self.heard = False  # whether the server has confirmed it
-        self.confirmed: set[Wake] = set()  # of callers that wait for that
+        self.confirmed: set[Wake] = set()  # the callers that wait for that
         self.deaf = False  # whether the connection was cut: messages may have been missed
         self.idle: asyncio.TimerHandle | None = None
 
     def wake_one(self, channel: str = "") -> None:
-        """Wake the waiter that is meant, or that was woken least recently: only one can have the lock."""
+        """Wake the waiter that the message names, or the least recently woken one: only one can have the lock."""
         for ticket in self.line:
             if ticket.each:
                 ticket.wake.set()
@@ -254,7 +254,7 @@ class Listener:
             pubsub = self._pubsub
             try:
                 async with asyncio.timeout(timeout_s):
-                    if self._task is None or self._task.done():  # one that was cancelled before it began has no end
+                    if self._task is None or self._task.done():  # a task cancelled before it began runs no `finally`
                         self._task = asyncio.get_running_loop().create_task(self._run())
                     elif pubsub is not None:  # else the task is about to subscribe for all
                         await pubsub.psubscribe(pattern)
@@ -311,7 +311,7 @@ class Listener:
                 self._pubsub = pubsub
                 if self._channels:
                     await pubsub.psubscribe(*self._channels)
-            asked = False  # whether it is there, as nothing else tells a quiet connection from a dead one
+            asked = False  # whether it is alive, as nothing else shows that of a quiet connection
             while self._channels:
                 message = await pubsub.get_message(timeout=self._timeout_s)
                 if message is not None:

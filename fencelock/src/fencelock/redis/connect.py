@@ -25,7 +25,7 @@ class Evicts(RedisError):
 
 
 async def ensure_keeps(connection: Any) -> bool:
-    """Look at a new connection's server: False if it does not say what it drops. Raises `Evicts`."""
+    """Check a new connection's server: False if it doesn't reveal its `maxmemory-policy`. Raises `Evicts`."""
     await connection.send_command("INFO", "memory")
     try:
         policy = _POLICY.search(await connection.read_response())
@@ -40,11 +40,11 @@ async def ensure_keeps(connection: Any) -> bool:
 
 
 def connect(url: str, timeout_s: float, greet: Callable[[Any], Awaitable[None]] | None = None) -> Any:
-    """Return the client. `greet`: is given each new connection. Raises what redis-py raises, and `ValueError`."""
+    """Return the client. `greet`: is given each new connection. Raises redis-py's errors, and `ValueError`."""
     options: dict[str, Any] = {
         "decode_responses": True,
         "encoding_errors": "replace",  # others write what they like
-        "socket_timeout": None,  # the whole of a call has a deadline
+        "socket_timeout": None,  # a call as a whole has a deadline
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,

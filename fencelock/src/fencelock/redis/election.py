@@ -14,9 +14,9 @@ from .lock import OWNER, RedisConnection, literally
 
 _SAY: Final = Script("say.lua")
 _RECORD: Final = Script("record.lua")
-RECORD: Final = "!record"  # so ends the key of what a leader has written down
+RECORD: Final = "!record"  # the suffix of the key of a leader's record
 _LEADER: Final = Script("leader.lua")
-_LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a leader that died
+_LOOK_AGAIN_S: Final = 1.0  # as no message reports a leader that died
 _DEAF_S: Final = 0.1
 
 
@@ -31,7 +31,7 @@ class RedisBallot(Ballot):
         self._client = connection.client
         tag = f"{{{name}}}" if connection.client.clustered and "{" not in name else name
         self._record = f"{tag}{RECORD}"
-        self._numbers = count(1)  # of what our leader says: a call that was given up may come behind a later one
+        self._numbers = count(1)  # of our leader's proclamations: a call that was given up may arrive after a later one
 
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:

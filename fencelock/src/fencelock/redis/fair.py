@@ -82,7 +82,7 @@ class RedisFairConnection(RedisConnection):
         now_ms = seconds * 1000 + micros // 1000
         found = await super().queue(name)
         for owner in owners:
-            # Ours write until when they live, and who they are. Others write what they like.
+            # Our waiters write the end of their life, and their description. Others write what they like.
             ours = _OURS.fullmatch(await do("hget", waiting, owner) or "")
             until_ms = int(ours[1]) if ours else await do("zscore", until, owner)
             if until_ms is not None and until_ms > now_ms:

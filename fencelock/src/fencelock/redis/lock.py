@@ -23,13 +23,13 @@ TOKENS: Final = "fencelock_tokens"
 OWNER: Final = "fencelock_owner:"
 WAITING: Final = "fencelock_waiting:"
 _SHORTEST_PAUSE_S: Final = 0.005
-_LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a lock that was deleted by hand
+_LOOK_AGAIN_S: Final = 1.0  # as no message reports a lock that was deleted by hand
 _DEAF_S: Final = 0.1
 _MANY: Final = 1000
 
 
 class RedisHold:
-    """A contender's own name on the server: of the lock's owner, or in its queue. It is never used for a second place.
+    """A contender's own name on the server: of the lock's owner, or in its queue. It is used for one place only.
 
     `observers`: the channel on which an election's observers hear of the end, if any.
     """
@@ -62,7 +62,7 @@ class RedisAttempt(Attempt["RedisConnection"]):
     """Takes the lock if it is free, else waits for the message of its release, on Redisson's channel.
 
     Not fair: a newcomer at the right moment is faster than a waiter. After a failover to a replica that did not have
-    the lock yet, or if the server lost its last second, the lock is given twice: that is what the token is for.
+    the lock yet, or if the server lost its last second, the lock is given twice, and only the token protects the data.
     """
 
     def __init__(self, connection: "RedisConnection", name: str, ttl_s: float) -> None:
@@ -83,7 +83,7 @@ class RedisAttempt(Attempt["RedisConnection"]):
         claim: list[str | int] = [self._ttl_ms, self._hold.owner, self._who, uuid.uuid4().hex]
         if self._ticket is not None:
             self._ticket.only = self._only()
-            self._ticket.woken = False  # of what it is told from here on, this look may see nothing
+            self._ticket.woken = False  # this look may miss releases from here on, but their messages come
         try:
             token, left_or_source = await self._ask(claim, wait.call_s(self.timeout_s))
         except BaseException:
@@ -117,11 +117,11 @@ class RedisAttempt(Attempt["RedisConnection"]):
         return max(_SHORTEST_PAUSE_S, min(again_s, left_ms / 1000)) if left_ms >= 0 else again_s
 
     def _pattern(self) -> str:
-        """Return the pattern of the channels where we are told that the lock is free."""
+        """Return the pattern of the channels that announce a free lock."""
         return literally(self._channel)
 
     def _only(self) -> str:
-        """Return the one of those channels that is for this attempt alone; empty if they are for all."""
+        """Return the channel that is for this attempt alone; empty if all attempts share theirs."""
         return ""
 
 
@@ -139,7 +139,7 @@ class RedisConnection(Connection):
         return RedisAttempt(self, name, ttl_s)
 
     def beside(self, what: str, name: str) -> str:
-        """Return the key of something that belongs to a lock: in a Cluster it is in the same slot."""
+        """Return another key of a lock, which in a Cluster is in the same slot."""
         return redisson(what.rstrip(":"), name) if self.client.clustered else what + name
 
     def keys(self, name: str) -> list[str]:
@@ -185,7 +185,7 @@ class RedisConnection(Connection):
         if holder != owner:  # a former owner's: Redisson doesn't delete it
             text, token = None, None
         left_ms = await do("pttl", name)
-        described, waited_s = parse_owner(text)  # nothing, of a lock that Redisson took
+        described, waited_s = parse_owner(text)  # empty for a lock that Redisson took
         left_s = left_ms / 1000 if left_ms >= 0 else None
         return [Contender(f"{name}/{owner}", int(token or 0), described, waited_s, left_s, holds=True)]
 

@@ -1,7 +1,7 @@
 """Redlock: a lock that the majority of several independent Redis servers has given.
 
 Source: S. Sanfilippo, "Distributed Locks with Redis" (redis.io). Read M. Kleppmann, "How to do distributed locking",
-too: it rests on clocks and gives no fencing token, so the store can only be guarded by comparing what was read.
+too: it rests on clocks and gives no fencing token, so the store can only compare the values that were read.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ Question = Callable[[RedisClient], Coroutine[Any, Any, Any]]
 class RedlockConnection(Connection):
     """The servers, asked all at once, so that a frozen server delays no other's answer."""
 
-    calls_max = 16  # each asks all servers: with more at once, all are late while connections have yet to be made
+    calls_max = 16  # each call asks all servers: with more at once, all would be late until the connections are made
 
     def __init__(self, terms: Terms, urls: Sequence[str]) -> None:
         super().__init__(terms)
         self.clients = [RedisClient(url, min(terms.timeout_s, _LONGEST_CALL_S)) for url in urls]
-        # The limit of requests for locks to each server at once, including those that nobody waits for any more.
+        # The limit of requests for locks to each server at once, including abandoned ones.
         self.room = {client: asyncio.Semaphore(4 * self.calls_max) for client in self.clients}
         self.majority = len(urls) // 2 + 1
         self._tasks: set[asyncio.Task[Any]] = set()  # calls that nobody waits for
@@ -76,7 +76,7 @@ class RedlockConnection(Connection):
     def _retrieved(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # asyncio would complain of one that was never looked at
+            task.exception()  # asyncio would log an error that nobody has read
 
     def agreed(self, answers: list[Any]) -> bool:
         """Return whether a majority says yes."""
@@ -111,7 +111,7 @@ class RedlockConnection(Connection):
 
     @override
     async def disconnect(self) -> None:
-        # Wait for the calls, which have deadlines: the last server may not have been told yet that a lock is free.
+        # Wait for the calls, which have deadlines: the release may not have reached the last server yet.
         if self._tasks:
             await asyncio.wait(self._tasks)
         for client in self.clients:
@@ -119,7 +119,7 @@ class RedlockConnection(Connection):
 
 
 class _RedlockAttempt(Attempt[RedlockConnection]):
-    """An attempt to get a majority; without one it gives back what it got, and tries again soon. No token, not fair."""
+    """An attempt to get a majority; without one it gives its keys back, and tries again soon. No token, not fair."""
 
     def __init__(self, connection: RedlockConnection, name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
@@ -133,7 +133,7 @@ class _RedlockAttempt(Attempt[RedlockConnection]):
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        await self.leave(in_background=True)  # of a try that was not answered
+        await self.leave(in_background=True)  # the value of a try that was not answered
         who = {"id": uuid.uuid4().hex} | json.loads(describe(self.connection.terms.instance))
         value = json.dumps(who, separators=(",", ":"))
         name, servers = self.name, self._servers
@@ -143,7 +143,7 @@ class _RedlockAttempt(Attempt[RedlockConnection]):
         if servers.agreed(got) and not lease.lost:
             self.renewer.keep(lease)
             return Grant(f"{name}/{who['id']}", 0, "redlock", lease)
-        if any(got) or len(got) < len(servers.clients):  # one that has not answered may have it
+        if any(got) or len(got) < len(servers.clients):  # a server that has not answered may have our key
             await self.leave(in_background=not any(got))
         self.lease = None
         return self._backoff.next_s()
@@ -158,8 +158,8 @@ class _RedlockHold:
         self._ttl_ms = ttl_ms
         self._value = value
         self._call_s = call_s
-        self._turns: dict[RedisClient, asyncio.Lock] = {}  # of the servers that were asked for the lock
-        self._all = False  # whether `end` must reach all servers
+        self._turns: dict[RedisClient, asyncio.Lock] = {}  # one for each server that was asked for the lock
+        self._all = False  # whether `end` must get an answer of all servers
 
     async def set_key(self, client: RedisClient) -> bool:
         """Ask a server for the lock."""
@@ -172,7 +172,7 @@ class _RedlockHold:
             return bool(await asked)
 
     async def _release(self, client: RedisClient) -> bool:
-        """Give it back, after the answer to `set_key`: else that could reach the server later than this."""
+        """Give it back, after the answer to `set_key`, which else could reach the server later than this."""
         if client not in self._turns:
             return False
         async with self._turns[client]:
@@ -206,7 +206,7 @@ async def _look(client: RedisClient, names: Sequence[str]) -> list[tuple[str, st
 
 def _holder(name: str, value: str, left_ms: int) -> Contender:
     owner, waited_s = parse_owner(value)
-    key = f"{name}/{owner.pop('id', value)}"  # another program's value is its name
+    key = f"{name}/{owner.pop('id', value)}"  # the value of another program serves as its name
     return Contender(key, 0, owner, waited_s, max(0, left_ms) / 1000, holds=True)
 
 

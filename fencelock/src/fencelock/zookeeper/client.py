@@ -11,7 +11,7 @@ from .session import Access, Missing, NotAllowed, ZooKeeperSession, uncreatable
 
 _log = logging.getLogger(__name__)
 
-_TRIES: Final = 5  # to create a node whose parent others delete again and again
+_TRIES: Final = 5  # tries to create a node whose parent others keep deleting
 _BATCH: Final = 100  # requests under way at once
 _SOURCES_MAX: Final = 1000  # first parts of locks' names that a session remembers
 _LAST_NUMBER: Final = 2**31 - 1
@@ -41,7 +41,7 @@ def sequence(name: str) -> int | None:
 class ZooKeeperClient:
     """The current session with ZooKeeper, made at the first call, for one event loop.
 
-    `session_s`: the timeout to ask for; `attempts`: to get a lock, that use it now. Methods raise `LockUnavailable`
+    `session_s`: the timeout to ask for; `attempts`: the present attempts to get a lock. Methods raise `LockUnavailable`
     when there is no answer within their `timeout_s`.
     """
 
@@ -53,7 +53,7 @@ class ZooKeeperClient:
         self._access = access
         self._closed = False
         self._session: ZooKeeperSession | None = None
-        self._said: str | None = None  # the last reason for an end that was logged
+        self._said: str | None = None  # the last logged reason for the end of a session
 
     @staticmethod
     def check(session_s: float) -> None:
@@ -86,7 +86,7 @@ class ZooKeeperClient:
         return 0.0 if session is None else session.used_at
 
     async def close(self) -> None:
-        """End the session, and with it all its nodes; holders are told."""
+        """End the session, and with it all its nodes; its grants are lost."""
         self._closed = True
         if self._session is not None:
             await self._session.close("the connection to ZooKeeper is closed")
@@ -98,7 +98,7 @@ class ZooKeeperClient:
         await session.get(deadline - time.monotonic(), synced=True)
 
     async def under(self, prefix: str, *, deep: bool) -> list[Found]:
-        """Return the contenders of the locks that begin with a prefix; of those below them, too, if `deep`."""
+        """Return the contenders of the locks that begin with a prefix; also of deeper locks, if `deep`."""
         session = await self.session(self.timeout_s)
         found: list[str] = []
         level = [prefix.rpartition("/")[0] or "/"]
@@ -118,7 +118,7 @@ class ZooKeeperClient:
         return [Found(path, data, stat.czxid, stat.mzxid) for path, (data, stat) in nodes]
 
     async def _each(self, paths: Sequence[str], ask: Callable[..., Awaitable[list[Any]]]) -> dict[str, Any]:
-        """Ask for many nodes, and return the answers for those that are there."""
+        """Ask for many nodes, and return the answers for existing ones."""
         answers: dict[str, Any] = {}
         for first in range(0, len(paths), _BATCH):
             some = paths[first : first + _BATCH]

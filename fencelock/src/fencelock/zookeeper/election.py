@@ -14,7 +14,7 @@ from .session import Missing
 
 
 class ZooKeeperBallot(Ballot):
-    """An election in ZooKeeper. `place`: makes a place in the queue, with what its candidate says."""
+    """An election in ZooKeeper. `place`: makes a place in the queue, with the candidate's proclamation."""
 
     def __init__(
         self, connection: Connection, client: ZooKeeperClient, name: str, place: Callable[[bytes], Attempt[Any]]

@@ -26,16 +26,16 @@ from .client import Found, ZooKeeperClient, sequence
 from .election import ZooKeeperBallot
 from .session import Access, Created, Missing, ZooKeeperSession, parse
 
-_LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
+_LOOK_AGAIN_S: Final = 5.0  # at the latest, even without a watch's event
 _IDLE_S: Final = 5.0  # a session with another TTL than the default one that has had no node for longer is ended
-_IDLE_MAX: Final = 4  # such sessions are kept for so long
+_IDLE_MAX: Final = 4  # for so long such sessions are kept
 
 
 class _ZooKeeperPlace(Attempt["ZooKeeperConnection"]):
     """A contender's place in the queue: a node of our session.
 
     It follows Curator's `InterProcessMutex` and shares its queue, with one difference: Curator leaves it to its user to
-    notice that the servers have been silent for too long; our holder loses the lock then, and is told. kazoo's own
+    notice that the servers have been silent for too long; our holder's grant is lost then. kazoo's own
     recipe is not used: its names sort into no order with Curator's, and it trusts a lock whose session is gone.
     """
 

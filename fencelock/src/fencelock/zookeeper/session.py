@@ -1,8 +1,8 @@
 """A session with ZooKeeper, over kazoo: kazoo's one thread speaks the protocol, and passes all it hears to our loop.
 
 In `fencelock` only this file imports kazoo. The session lives on when its connection breaks, if kazoo finds a server in
-time. A session is ended if the create of a contender's node was not answered, or the answer can't be true: it may have
-a node that nobody would look for.
+time. A session is ended if the creation of a contender's node got no answer, or an impossible one: else a node may stay
+that nobody looks for.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ from ..errors import ConfigurationError, LockUnavailable
 from ..portal import Selector
 
 _log = logging.getLogger(__name__)
-_kazoo = logging.getLogger(f"{__name__}.kazoo")  # it warns of each try; this file logs once what matters
+_kazoo = logging.getLogger(f"{__name__}.kazoo")  # it warns of each try; this file logs each fault once
 _kazoo.setLevel(logging.CRITICAL)
 
 # The part of the session's timeout for which a lease is trusted. An answer proves that the session lived, but not that
 # its timeout began anew: a follower reports only now and then which sessions it heard from, and not if it dies first.
 _BELIEVED: Final = 2 / 3
-_BEAT: Final = 1 / 8  # of the timeout: the loop reports this often that it runs
-_HANGS: Final = 1 / 2  # of the timeout: a loop that has not reported for this long keeps no session alive
+_BEAT: Final = 1 / 8  # the part of the timeout after which the loop reports that it runs
+_HANGS: Final = 1 / 2  # the part of the timeout after which a silent loop keeps no session alive
 _END_S: Final = 1.0
-_CLOSE_S: Final = 10.0  # the longest wait for a server to tell of the end of a session
+_CLOSE_S: Final = 10.0  # for so long at most we wait for a server's word that a session has ended
 _AGAIN_S: Final = 0.1
 _TRIES: Final = 5  # to create a node whose parent others delete again and again
 _TIMEOUT: Final = struct.Struct(">8xi")
@@ -61,16 +61,13 @@ Missing: Final = NoNodeError
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The servers' addresses, and our log-in. `hosts`: "host:port,host:port/folder", see `parse`.
+    """The servers' addresses, and our log-in."""
 
-    `sasl`: the mechanism for the log-in; without it `user` and `password` are for ZooKeeper's digest scheme.
-    """
-
-    hosts: str
+    hosts: str  # "host:port,host:port/folder", see `parse`
     timeout_s: float
     user: str = ""
     password: str = ""
-    sasl: str = ""
+    sasl: str = ""  # the mechanism of the log-in; "": ZooKeeper's digest scheme
     tls: bool = False
     files: tuple[str | None, str | None, str | None] = (None, None, None)  # of the CA, our certificate, our key
 
@@ -143,7 +140,7 @@ class _Socket:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's thread; its callbacks run on our loop, in order. If the loop hangs, nothing keeps the session alive.
 
-    `session_s`: the session's timeout, as the server said last.
+    `session_s`: the session's timeout, by the server's last answer.
     """
 
     running = True
@@ -178,7 +175,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         def run() -> None:
             try:
                 func(*args, **kwargs)
-            except Exception as error:  # something that is no ZooKeeper answers
+            except Exception as error:  # the server is no ZooKeeper
                 _log.debug("kazoo ends: %r", error)
             self.ended()
 
@@ -261,7 +258,7 @@ class ZooKeeperSession:
         self._ended = asyncio.Event()
         self._asked = 0  # requests under way
         self._silent_since: float | None = None
-        self.used_at = time.monotonic()  # when it was last asked for anything
+        self.used_at = time.monotonic()  # when a caller last asked it for anything
         self._unwanted: set[str] = set()  # nodes that could not be deleted for want of a connection
         self._handler = _Handler(self._loop, session_s, access.timeout_s)
         self._tell = self._handler.put
@@ -302,7 +299,7 @@ class ZooKeeperSession:
         return self._on_over.subscribe(callback)
 
     def end(self, why: str) -> None:
-        """End the session: now for us; for ZooKeeper as soon as it hears of it, or else after `session_s`."""
+        """End the session: for us at once; for ZooKeeper when the message arrives, or else after `session_s`."""
         if self.over is not None:
             return
         self.over = why
@@ -312,8 +309,8 @@ class ZooKeeperSession:
         threading.Thread(target=self._close, name="fencelock-zookeeper-end", daemon=True).start()
 
     def _close(self) -> None:
-        # The server keeps the session and its nodes until its timeout, whatever becomes of the connection: so tell it.
-        self._handler.beat = time.monotonic() + self.session_s  # this needs no loop that runs
+        # The server keeps the session and its nodes until its timeout, even without a connection: so end it.
+        self._handler.beat = time.monotonic() + self.session_s  # this works without a running loop
         until = time.monotonic() + min(self.session_s, _CLOSE_S)
         while self.id is not None and time.monotonic() < until and self._handler.thread.is_alive():
             if self._live.wait(_AGAIN_S):
@@ -439,7 +436,7 @@ class ZooKeeperSession:
             raise
 
     def _undo(self, created: "asyncio.Future[Any]") -> None:
-        """Delete a node that was created after its caller had left; end the session if that can't be known."""
+        """Delete a node that was created after its caller had left; end the session if that is unknown."""
         answer = None if created.cancelled() else created.result()
         if isinstance(answer, tuple):
             self.delete_soon(answer[0])
@@ -447,7 +444,7 @@ class ZooKeeperSession:
             self.end("a session with ZooKeeper was in doubt: the answer to a create was lost")
 
     def rights(self, *, readable: bool = False) -> Any:
-        """Return a node's ACL: for clients with our log-in, or for all. `readable`: all others can read it."""
+        """Return a node's ACL: for clients with our log-in, or for all. `readable`: everybody can read it."""
         if not self._access.logged_in:
             return OPEN_ACL_UNSAFE
         return [make_acl("auth", "", all=True), *([make_acl("world", "anyone", read=True)] if readable else [])]
@@ -475,8 +472,8 @@ class ZooKeeperSession:
     ) -> list[Any]:
         """Return nodes' texts and stats; `NoNodeError` for each that is not there.
 
-        `synced`: as new as the leader's; a follower that is cut off from it goes on answering for a while. `watch`:
-        called when one of the nodes that are there is deleted or changed, or when nothing more is told of it.
+        `synced`: as new as the leader's, as a follower that is cut off goes on answering for a while. `watch`: called
+        when an existing node is deleted or changed, or when its watch has ended.
         """
         calls = [self._ask(self.client.sync_async, "/")] if synced else []
         calls += [self._ask(self.client.get_async, path, watch=watch) for path in paths]
@@ -487,14 +484,14 @@ class ZooKeeperSession:
         return await self.answers(timeout_s, *(self._ask(self.client.get_children_async, path) for path in paths))
 
     async def put(self, path: str, data: bytes, timeout_s: float) -> None:
-        """Create a persistent node that others can read; an existing one is left as it is."""
+        """Create a persistent node that others can read, unless it exists."""
         acl = self.rights(readable=True)
         await self.answers(timeout_s, self._ask(self.client.create_async, path, data, acl=acl))
 
     async def write(self, place: str, path: str, data: bytes, version: int | None, timeout_s: float) -> bool:
-        """Write a persistent node's text, if our node is at that place; `version`: that is to be written over, if any.
+        """Write a persistent node's text, if our node is at that place; `version`: to overwrite, if any.
 
-        Returns False, and nothing was written, if our node is gone, or the version is another one.
+        Returns False, without writing, if our node is gone, or the version has changed.
         """
         change = self.client.transaction()
         change.check(place, -1)  # any version
