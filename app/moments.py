@@ -1,6 +1,6 @@
 """Moments, as people write and read them."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -25,8 +25,8 @@ def zone(name: str) -> ZoneInfo:
 
 
 def written(at: float) -> str:
-    """Format a moment, in UTC. `at`: in seconds since 1970."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    """Format a moment, in the zone of this machine, which it says. `at`: in seconds since 1970."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
 
 
 def long_past(at: datetime) -> bool:

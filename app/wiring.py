@@ -47,6 +47,7 @@ class Sale:
     auditor: Auditor | None  # our candidate for this office, as are the next two; None: we don't stand
     senders: "Sequence[Sender]" = ()  # one for each receiver
     cashier: "Cashier | None" = None
+    gives_back: bool = False  # some instance's cashier does, by the settings
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
@@ -222,7 +223,9 @@ async def open_sale(
                     if part is not None:
                         part.start()
             candidates = (auditor if with_auditor else None, senders, cashier)
-            sale = Sale(shop, stock, orders, readiness, store, journals, journal, *candidates)
+            sale = Sale(
+                shop, stock, orders, readiness, store, journals, journal, *candidates, settings.refunds is not None
+            )
             if metrics is not None:
                 _measure(metrics, sale)
             async with AsyncExitStack() as parts:  # if one stop is cancelled, the others are closed all the same

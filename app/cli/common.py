@@ -38,6 +38,11 @@ def say(message: str) -> int:
     return _FAILED
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things, for people."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def name_of(by: str) -> str:
     """The operator's name for the log: the given one, or the login name."""
     if not by:
@@ -82,10 +87,9 @@ def with_sale(work: "Callable[[Sale], Awaitable[Result]]") -> Result:
 
     try:
         return asyncio.run(run())
-    except StockUnavailable as error:
-        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}STORE says where it is'}") from None
-    except LockUnavailable as error:
-        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}LOCK says where it is'}") from None
+    except (StockUnavailable, LockUnavailable) as error:
+        of = "STORE" if isinstance(error, StockUnavailable) else "LOCK"
+        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}{of} says where it is'}") from None
 
 
 def _settings() -> "tuple[Settings, str]":

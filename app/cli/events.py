@@ -1,15 +1,13 @@
 """`seckill orders events | replay`: the events that leave about orders."""
 
 import contextlib
-import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from app.cli.common import By, Json, name_of, with_sale
+from app.cli import tables
+from app.cli.common import counted, print_json, with_sale
 from app.errors import ConfigurationError, StockError
 from app.journals import EntryMissing, pages, rank
 from app.operator import deliveries
@@ -19,67 +17,36 @@ from app.sale.find import named
 from app.stock import DEFAULT_RECEIVER, StockStore
 from app.wiring import Sale
 
-OneReceiver = Annotated[
-    str | None, typer.Option("--receiver", metavar="NAME", help="One receiver of events; all of them without.")
-]
+
+def show(number: str | None, receiver: str | None, as_json: bool) -> None:
+    """Print the events that are parked or dead, or all of an order."""
+    if number is not None:
+        rows = with_sale(lambda sale: _of_order(sale.store, number, receiver))
+    else:
+        rows = with_sale(lambda sale: _not_delivered(sale.store, receiver))
+    if as_json:
+        print_json(rows)
+    else:
+        tables.print_paragraphs(map(_about, rows) if rows else [["no event is parked or dead"]])
 
 
-def add_to(orders: typer.Typer) -> None:
-    """Add the commands to `seckill orders`."""
+def replay(sku: str | None, since: str | None, dead: bool, receiver: str | None, operator: str) -> None:
+    """Ask the senders for events again."""
+    wish = Wish(since, dead)
 
-    @orders.command("events")
-    def orders_events(
-        number: Annotated[
-            str | None, typer.Argument(metavar="[ORDER]", help="An order's number, with its item, or its id.")
-        ] = None,
-        receiver: OneReceiver = None,
-        as_json: Json = False,
-    ) -> None:
-        """List the events that are parked or dead; with an order's number, all of its events."""
-        if number is not None:
-            rows = with_sale(lambda sale: _of_order(sale.store, number, receiver))
+    async def ask(sale: Sale) -> list[str]:
+        if sku is not None:
+            await sale.orders.named(sku)
+        if since is not None:
+            skus = [sku or DEFAULT_SKU]
+            _check_since(since, (await sale.store.level(skus[0])).last_entry or "0")
         else:
-            rows = with_sale(lambda sale: _not_delivered(sale.store, receiver))
-        if as_json:
-            print(json.dumps(rows, indent=2))  # noqa: T201
-            return
-        table = Table(box=None)
-        for name in rows[0] if rows else ():
-            table.add_column(name.replace("_", " "), no_wrap=name == "order")
-        for row in rows:
-            table.add_row(*(_shown(value) for value in row.values()))
-        Console().print(table if rows else "no event is parked or dead")
+            skus = [sku] if sku is not None else await sale.store.items()
+        to = await deliveries.receivers(sale.store, skus, receiver)
+        return await deliveries.replay(sale.store, skus, wish, to, by=operator)
 
-    @orders.command("replay")
-    def orders_replay(
-        sku: Annotated[str | None, typer.Option(help="The item; with --dead, all of them without.")] = None,
-        since: Annotated[
-            str | None, typer.Option(metavar="ENTRY", help="Send all events behind this entry again; 0: all.")
-        ] = None,
-        dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters, and what is parked, again.")] = False,
-        receiver: OneReceiver = None,
-        by: By = "",
-    ) -> None:
-        """Have events sent again. The sender does so within some seconds, once there is a sender."""
-        if (since is not None) == dead:
-            raise typer.BadParameter("say either --since ENTRY or --dead")
-
-        async def ask(sale: Sale) -> list[str]:
-            if sku is not None:
-                await sale.orders.named(sku)
-            if since is not None:
-                skus = [sku or DEFAULT_SKU]
-                _check_since(since, (await sale.store.level(skus[0])).last_entry or "0")
-            else:
-                skus = [sku] if sku is not None else await sale.store.items()
-            to = await deliveries.receivers(sale.store, skus, receiver)
-            wish, operator = Wish(since, dead), name_of(by)
-            asked = await deliveries.replay(sale.store, skus, wish, to)
-            await deliveries.note_replay(sale.store, asked, wish, by=operator)
-            return asked
-
-        asked = with_sale(ask)
-        print(f"the sender is asked: {', '.join(asked)}" if asked else "nothing is parked or dead")  # noqa: T201
+    asked = with_sale(ask)
+    typer.echo(f"the sender is asked: {', '.join(asked)}" if asked else "nothing is parked or dead")
 
 
 def _check_since(since: str, last: str) -> None:
@@ -90,8 +57,17 @@ def _check_since(since: str, last: str) -> None:
     raise typer.BadParameter(what, param_hint="--since")
 
 
-def _shown(value: object) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+def _about(row: dict[str, Any]) -> list[str]:
+    """What people read about an event that is parked or dead, or about one of an order."""
+    if "facts" in row:
+        to = (f"{name}: {how}" for name, how in row.items() if name.startswith("delivery"))
+        return [f"{row['at']}  {row['kind']}", f"entry {row['entry']}, {', '.join(to)}"]
+    if row["next"] is None:
+        how, when = "dead", f"given up {row['since']}"
+    else:
+        how = f"parked, {counted(row['events'], 'event')} waiting"
+        when = f"{row['tries']} tries since {row['since']}, next {row['next']}"
+    return [f"{row['order']}  {how}, for receiver {row['receiver']}", when, f"entry {row['entry']}: {row['why']}"]
 
 
 def _moment(at: float) -> str:

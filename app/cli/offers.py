@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from app.cli import tables
-from app.cli.common import name_of, say, with_sale
+from app.cli.common import counted, name_of, say, with_sale
 from app.errors import EXPECTED, SeckillError, StockError
 from app.orders.offer import Offer
 from app.web import catalogue
@@ -33,7 +33,7 @@ def load(file: Path, *, dry_run: bool, yes: bool, by: str) -> None:
         if not changed or dry_run:
             return 0
         if not yes:
-            typer.confirm(f"Change {_counted(len(changed))}?", abort=True, err=True)
+            typer.confirm(f"Change {counted(len(changed), 'item')}?", abort=True, err=True)
         return await _change(sale, changed, operator)
 
     raise typer.Exit(with_sale(work))
@@ -80,7 +80,3 @@ def _print(differences: _Differences) -> None:
 
 def _tell(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _counted(items: int) -> str:
-    return f"{items} item{'s' * (items != 1)}"

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Column, Table
 
 from app import moments, money
@@ -21,7 +20,6 @@ _WORDS: Final = {"amount": "", "payment_ref": "payment"}
 _DROPPED_FIRST: Final = ("ref", "to pay", "began", "payment")
 _WHOLE: Final = ("number", "state", "units")
 _EDGE: Final = 3  # of a cell
-_INDENT: Final = 4
 
 
 def print_orders(orders: list[Order]) -> None:
@@ -58,16 +56,13 @@ def print_orders(orders: list[Order]) -> None:
 def print_life(order: Order, events: list[Event]) -> None:
     """Print an order, its payments with their refunds, and its events, without shortening any name."""
     print_orders([order])
-    console, record = Console(highlight=False), order.record
+    record = order.record
     found = [_payment(one) for one in record.payments]
     for one in events:
         facts = _facts(step(order, one)["facts"], record.currency)
         about = f"token {one.token}, batch {one.batch_id}"
         found.append([f"{moments.written(one.at)}  {one.kind}", *facts, about])
-    for title, *lines in found:
-        console.print(tables.foreign(title))
-        for line in filter(None, lines):
-            console.print(Padding(tables.foreign(line), (0, 0, 0, _INDENT), expand=False))
+    tables.print_paragraphs(found)
 
 
 def _payment(one: Payment) -> list[str]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 import typer
 
 from app import money
-from app.cli import events
-from app.cli.common import By, Json, Yes, name_of, print_json, with_sale
+from app.cli.common import By, Json, Yes, name_of, print_json, say, with_sale
 from app.errors import SeckillError
 from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
 from app.orders.account import Sums, add_up
@@ -24,12 +23,13 @@ orders = typer.Typer(
 )
 buyers = typer.Typer(name="buyers", help="What is kept of buyers.", no_args_is_help=True)
 
-events.add_to(orders)
-
-_NAME_BYTES: Final = 8  # for an amount that is given back
+_NAME_BYTES: Final = 8  # of a part that is given back
 _STATES: Final = (*(str(state) for state in OrderState), "attention")
 Sku = Annotated[str | None, typer.Option(help="The item; all of them without.")]
 Some = Annotated[int | None, typer.Option(min=1, help="Only so many of its units.")]
+Receiver = Annotated[
+    str | None, typer.Option("--receiver", metavar="NAME", help="One receiver of events; all of them without.")
+]
 Number = Annotated[str | None, typer.Argument(help="The order's number: its id, or the part of it before the secret.")]
 Ref = Annotated[str | None, typer.Option(help="The shop's own number, in the place of the order's: looks through all.")]
 
@@ -162,16 +162,15 @@ def orders_export(
 
     async def write(sale: "Sale", file: TextIO) -> int:
         count = 0
-        total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
-        file.write(head(form))
-        with progress() as advance:
+        async with progress(sale, sku) as advance:
+            file.write(head(form))
             async for page in sale.orders.pages(sku, wanted):
                 refuse_gaps(page)
                 await asyncio.to_thread(file.write, lines(page.orders, form))
                 for order in page.orders:
                     add_up(totals, order.record.sums.values())
                 count += len(page.orders)
-                advance(page.looked, total)
+                advance(page.looked)
         file.flush()
         return count
 
@@ -232,7 +231,7 @@ def orders_refund(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Note that money was given back; this command does not move any money. Exit status 1: nothing was noted.
+    """Note that money was given back; with `--later` a cashier (SECKILL_REFUNDS) does it. Exit status 1: not done.
 
     Parts add up, and end the order when all of the payment was given back.
     """
@@ -249,13 +248,13 @@ def orders_refund(
 
     async def refund(sale: "Sale") -> tuple[Answer, Order]:
         order = await _chosen(sale, number, ref)
-        again = restock
-        if again is None and amount is not None and not units:
-            again = False
+        again = False if restock is None and amount is not None and not units else restock
         if again is None:
             if yes:
                 raise typer.BadParameter("say --restock or --no-restock", param_hint="--yes")
             again = typer.confirm("Are its units to be sold again?", err=True)
+        if sale.gives_back and not (yes or later or elsewhere or name):
+            say("this notes what was given back by hand; with --later the cashier gives it back at the provider")
         if not yes:
             what = f"{f'{units} of ' if units else ''}{_told(order)}"
             sum_of = _sum(order, payment, name, amount, units)
@@ -292,6 +291,32 @@ def orders_retry(
             typer.echo(f"{one}: {outcome}")
     well = (RequestOutcome.REQUESTED, RequestOutcome.ALREADY_REQUESTED)
     raise typer.Exit(0 if any(one in well for one in found.values()) else 1)
+
+
+@orders.command("events")
+def orders_events(number: Number = None, receiver: Receiver = None, as_json: Json = False) -> None:
+    """List the events that are parked or dead; with an order's number, all of its events."""
+    from app.cli import events
+
+    events.show(number, receiver, as_json)
+
+
+@orders.command("replay")
+def orders_replay(
+    sku: Annotated[str | None, typer.Option(help="The item; with --dead, all of them without.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="ENTRY", help="Send all events behind this entry again; 0: all.")
+    ] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters, and what is parked, again.")] = False,
+    receiver: Receiver = None,
+    by: By = "",
+) -> None:
+    """Have events sent again. The sender does so within some seconds, or when there is one."""
+    if (since is not None) == dead:
+        raise typer.BadParameter("say either --since ENTRY or --dead")
+    from app.cli import events
+
+    events.replay(sku, since, dead, receiver, name_of(by))
 
 
 @buyers.command("erase")
@@ -342,12 +367,11 @@ async def _looked_through(sale: "Sale", sku: str | None, wanted: "Wanted") -> tu
     from app.cli.progress import progress
 
     found, unread = list[Order](), list[str]()
-    with progress() as advance:
-        total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
+    async with progress(sale, sku) as advance:
         async for page in sale.orders.pages(sku, wanted):
             found += page.orders
             unread.extend(page.unread)
-            advance(page.looked, total)
+            advance(page.looked)
     return found, unread
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app import money
-from app.cli.common import Json, moment, print_json, with_sale
+from app.cli.common import Json, counted, moment, print_json, with_sale
 from app.errors import SeckillError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _print(differences: "list[Difference]", found: "Reconciliation") -> None:
     for one in differences:
         console.print(str(one), markup=False, highlight=False, soft_wrap=True)
     count = len(differences)
-    said = f"{count:,} difference{'s' * (count != 1)}" if count else "Each payment is where it should be."
+    said = counted(count, "difference") if count else "Each payment is where it should be."
     console.print(said, markup=False, highlight=False)
 
 

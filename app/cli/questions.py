@@ -9,6 +9,7 @@ from typing import TextIO
 
 import typer
 
+from app.cli.common import counted
 from app.cli.events import undelivered
 from app.errors import ConfigurationError, SeckillError, UnknownItem
 from app.sale import EVERYTHING
@@ -37,7 +38,7 @@ async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) ->
     behind = (await undelivered(sale.store, sku)).items()
     to = {name: "the webhook" if name == DEFAULT_RECEIVER else f"the receiver {name}" for name, _ in behind}
     lost = ", and ".join(
-        f"{_counted(count, 'event')} of {sku!r} that {to[name]} did not get" for name, count in behind if count
+        f"{counted(count, 'event')} of {sku!r} that {to[name]} did not get" for name, count in behind if count
     )
     if yes:
         if lost:
@@ -46,13 +47,9 @@ async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) ->
     if count is None:
         count = await sale.store.count_orders(sku)
     if count:
-        orders = f"{_counted(count, 'order')} of {sku!r}" + (f", and {lost}," if lost else "")
+        orders = f"{counted(count, 'order')} of {sku!r}" + (f", and {lost}," if lost else "")
         typer.confirm(f"{orders} will be forgotten. Begin a new sale?", abort=True, err=True)
     return count
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}" if count else ""
 
 
 async def _export(sale: Sale, sku: str, file: Path) -> int:

@@ -23,9 +23,8 @@ def run(sku: str | None, since: datetime | None, zone: tzinfo | None, as_: str) 
     """Print the report on an item, or on all."""
 
     async def add_up(sale: Sale) -> Report:
-        with progress() as advance:
-            total = sum([await sale.store.count_orders(one) for one in await sale.orders.named(sku)])
-            return await sale.orders.report(sku, since, zone, looked=lambda more: advance(more, total))
+        async with progress(sale, sku) as advance:
+            return await sale.orders.report(sku, since, zone, looked=advance)
 
     found = with_sale(add_up)
     if as_ == "csv":

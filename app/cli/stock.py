@@ -1,7 +1,6 @@
 """`seckill stock`: look at the stock, and set it."""
 
 import dataclasses
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from app.cli import terms
 from app.cli.common import By, Json, Yes, name_of, print_json, say, with_sale
 from app.errors import StockError
-from app.orders import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN
+from app.orders import DEFAULT_SKU, TERMS
 
 if TYPE_CHECKING:
     from app.stock import Level
@@ -125,15 +124,21 @@ def stock_pause(
     sku: Sku = DEFAULT_SKU,
     everything: All = False,
     text: Annotated[str, typer.Option(help="What buyers are told.")] = "The sale is paused.",
-    text_zh: Annotated[str, typer.Option(help="What readers of Chinese are told, if not the same.")] = "",
+    text_in: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LANGUAGE=TEXT", help="What readers of a language are told, such as zh=暂停; repeatable."),
+    ] = None,
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Sell nothing of an item for now. Buyers see that, and the shop's page opens again by itself."""
-    for name, said in (("--text", text), ("--text-zh", text_zh or text)):
-        if not 0 < len(said) <= PAUSED_MAX or not re.fullmatch(PAUSED_PATTERN, said):
-            raise typer.BadParameter(f"a line of {PAUSED_MAX} characters at most", param_hint=name)
-    _change_terms(sku, everything, by, as_json, paused=text, paused_zh=text_zh or None)
+    """Sell nothing of an item for now. Buyers are told so, and the shop's page opens again by itself."""
+    texts = dict(one.partition("=")[::2] for one in text_in or ())
+    line = f"a line of {TERMS['paused'].most} characters at most"
+    if not TERMS["paused"].may_be_kept(text):
+        raise typer.BadParameter(line, param_hint="--text")
+    if not TERMS["paused_texts"].may_be_kept(texts):
+        raise typer.BadParameter(f"a language such as zh, `=`, and {line}", param_hint="--text-in")
+    _change_terms(sku, everything, by, as_json, paused=text, paused_texts=texts or None)
 
 
 @stock.command("resume")
@@ -148,7 +153,7 @@ def stock_resume(
     as_json: Json = False,
 ) -> None:
     """Sell on after a pause. Exit status 1: an item's sale has ended, or not started, and nothing of it is sold."""
-    _change_terms(sku, everything, by, as_json, paused=None, paused_zh=None, **terms.read({"ends_at": ends_at}))
+    _change_terms(sku, everything, by, as_json, paused=None, paused_texts=None, **terms.read({"ends_at": ends_at}))
 
 
 @stock.command("end")

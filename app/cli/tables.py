@@ -1,9 +1,11 @@
 """The output of the operator's commands for people: stock, audits, lock queues."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Column, Table
 
 from app import moments
@@ -13,6 +15,7 @@ from app.telemetry.logs import printable
 from fencelock import Contender
 
 _SHOWN_MAX: Final = 200
+_INDENT: Final = 4
 
 
 def print_levels(levels: list[Level]) -> None:
@@ -68,6 +71,15 @@ def print_audits(audits: list[Audit]) -> None:
             console.print(f"[red]{foreign(f'{one.sku}: {violation}')}[/]")
         if one.initial is None:
             console.print(f"{one.sku}: the stock was not set with `seckill stock set`, so its sum can't be checked")
+
+
+def print_paragraphs(found: Iterable[list[str]]) -> None:
+    """Print titles with lines below each, in which a narrow terminal cuts nothing."""
+    console = Console(highlight=False)
+    for title, *lines in found:
+        console.print(foreign(title))
+        for line in filter(None, lines):
+            console.print(Padding(foreign(line), (0, 0, 0, _INDENT), expand=False))
 
 
 def foreign(text: str) -> str:

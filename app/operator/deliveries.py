@@ -66,25 +66,22 @@ async def undelivered(store: StockStore, skus: Sequence[str], to: Sequence[str])
     return found
 
 
-async def replay(store: StockStore, skus: Sequence[str], wish: Wish, to: Sequence[str]) -> list[str]:
-    """Ask these receivers' senders to send events of these items again; returns the items that have such events."""
+async def replay(store: StockStore, skus: Sequence[str], wish: Wish, to: Sequence[str], *, by: str) -> list[str]:
+    """Ask these receivers' senders to send events of these items again, and note it; returns those that have any."""
+    what = "parked or dead" if wish.since is None else f"behind {wish.since}"
+    if wish.at is not None:
+        what = f"from {moments.written(wish.at)} on"
     asked = set()
     for receiver in to:
         some: Iterable[str] = skus
         if wish.since is None and wish.at is None:
             found = await states(store, skus, receiver)
-            some = [sku for sku, state in found.items() if state.dead or state.parked]
+            apart = {sku: {*state.parked, *(one.order for one in state.dead)} for sku, state in found.items()}
+            some = [sku for sku, there in apart.items() if (there if wish.orders is None else there & {*wish.orders})]
         for sku in some:
             await wish.ask(store, sku, receiver)
             asked.add(sku)
+    for sku in asked:
+        about = {} if wish.orders is None else {"order": OrderId(sku, ", ".join(wish.orders)).name}
+        await store.note(sku, Note(by, "replay", about, about | {"events": what}))
     return [sku for sku in skus if sku in asked]
-
-
-async def note_replay(store: StockStore, skus: Sequence[str], wish: Wish, *, by: str) -> None:
-    """Write down which events an operator, `by`, has asked for again."""
-    if wish.at is not None:
-        what = f"from {moments.written(wish.at)} on"
-    else:
-        what = "parked or dead" if wish.since is None else f"behind {wish.since}"
-    for sku in skus:
-        await store.note(sku, Note(by, "replay", {}, {"events": what}))

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from app import moments, money
 
-PAUSED_MAX: Final = 200  # characters
-PAUSED_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # of one line
+LANGUAGE_PATTERN: Final = "^[a-z]{2,3}$"
 CURRENCY_PATTERN: Final = r"^[A-Z]{3}$"
 LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 NONE: Final = "none"  # on the command line: no limit, no start, no end, no price
@@ -29,7 +28,7 @@ TermsChange: TypeAlias = Mapping[str, Any]
 class Term:
     """A term of an item, with its limits and all texts about it."""
 
-    kind: type[int] | type[float] | type[str]  # the type of its value
+    kind: type[int] | type[float] | type[str] | type[dict[str, str]]  # of its value; dict: a text for each language
     text: str  # a description, for the settings and HTTP
     least: float = 0
     most: float = _KEPT_MAX  # of a number, or of the length of a text
@@ -55,12 +54,17 @@ class Term:
     @property
     def limits(self) -> dict[str, Any]:
         """The limits, as Pydantic names them."""
-        if self.kind is str:
+        if self.kind in (str, dict):
             return {"pattern": self.pattern} | ({"max_length": int(self.most)} if self.most < _KEPT_MAX else {})
         return {"ge": self.least, "le": self.most}
 
     def may_be_kept(self, value: object) -> bool:
         """Return whether a store may hold this."""
+        if self.kind is dict:
+            texts = replace(self, kind=str)
+            return isinstance(value, dict) and all(
+                re.search(LANGUAGE_PATTERN, name) and texts.may_be_kept(one) for name, one in value.items()
+            )
         if self.kind is str:
             right = isinstance(value, str) and 0 < len(value) <= self.most
             return right and re.search(self.pattern or "", str(value)) is not None
@@ -88,6 +92,10 @@ def _moment(text: str) -> float:
     return at
 
 
+def _by_language(texts: Mapping[str, str]) -> str:
+    return ", ".join(f"{language}: {text}" for language, text in texts.items())
+
+
 def _term(kind: type[Any], text: str, **more: Any) -> Any:
     return field(default=None, metadata={"term": Term(kind, text, **more)})
 
@@ -109,6 +117,7 @@ _WINDOW: Final[dict[str, Any]] = {
     "write": "{:g} s".format,
     "wanted": f"a whole number of seconds, a day at most, `{DEFAULT}`",
 }
+_LINE: Final[dict[str, Any]] = {"most": 200, "pattern": r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +183,15 @@ class Terms:
     paused: str | None = _term(
         str,
         "nothing is sold from now on, and this is what buyers are told of it; empty: it goes on",
-        most=PAUSED_MAX,
-        pattern=PAUSED_PATTERN,
         said="PAUSED: {}".format,
+        **_LINE,
     )
-    paused_zh: str | None = _term(
-        str,
-        "what readers of Chinese are told of the pause; empty: the same as the others",
-        most=PAUSED_MAX,
-        pattern=PAUSED_PATTERN,
-        said="in Chinese: {}".format,
+    paused_texts: Mapping[str, str] | None = _term(
+        dict,
+        "what readers of other languages are told of the pause, by language, such as zh",
+        said=_by_language,
+        write=_by_language,
+        **_LINE,
     )
 
     def completed_by(self, everywhere: "Terms") -> "Terms":
@@ -269,6 +277,8 @@ def _read(option: str, text: str) -> Any:
 @lru_cache(1000)
 def _parsed(text: str) -> Terms:
     found = json.loads(text)
+    if isinstance(found, dict) and "paused_zh" in found:  # an earlier release had two languages
+        found["paused_texts"] = {"zh": found.pop("paused_zh")}
     if not isinstance(found, dict) or not all(
         name in TERMS and TERMS[name].may_be_kept(value) for name, value in found.items()
     ):

@@ -183,8 +183,8 @@ class Reader:
                 cursor, state.count = min(places, key=lambda place: rank(place[0]))  # never past what was not sent
                 state.go_back(cursor)
             if wish.dead:
-                state.revive(now)
-            state.try_now(now)
+                state.revive(now, wish.orders)
+            state.try_now(now, wish.orders)
             _log.info("events of %s are sent again, as an operator asks: %s", feed.sku, outbox.wish)
         except (ValueError, TypeError, StockCorrupt) as error:
             _log.warning("what an operator asks for events of %s is not done: %s: %s", feed.sku, outbox.wish, error)

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -73,19 +73,19 @@ class State:
         if not parked.places:
             del self.parked[parked.order]
 
-    def revive(self, now: float) -> None:
-        """Try all dead letters again, each before the later events of its order."""
-        for dead in self.dead:
+    def revive(self, now: float, orders: Collection[str] | None = None) -> None:
+        """Try dead letters again, of some orders or all, each before the later events of its order."""
+        for dead in (one for one in self.dead if orders is None or one.order in orders):
             parked = self.parked.get(dead.order)
             if parked is None:
                 parked = self.parked[dead.order] = Parked(dead.order, [], now, 0, now, now, dead.why)
             parked.places = sorted({*parked.places, Place(dead.after, dead.entry)}, key=lambda place: rank(place.entry))
             parked.tries, parked.since, parked.due, parked.again = 0, now, now, False
-        self.dead = []
+        self.dead = [] if orders is None else [one for one in self.dead if one.order not in orders]
 
-    def try_now(self, now: float) -> None:
-        """Try all parked orders now, however long they were to wait."""
-        for parked in self.parked.values():
+    def try_now(self, now: float, orders: Collection[str] | None = None) -> None:
+        """Try parked orders now, some or all, however long they were to wait."""
+        for parked in (one for one in self.parked.values() if orders is None or one.order in orders):
             parked.due = now
 
     def go_back(self, entry: str) -> None:
@@ -121,13 +121,14 @@ class State:
 class Wish(NamedTuple):
     """An operator's wish: that the sender begins again behind the entry `since`, or tries the dead letters.
 
-    `at`: begin with the first event of this moment or later, in seconds since 1970. With any wish the parked orders are
-    tried at once.
+    `at`: that it begins with the first event of this moment or later, in seconds since 1970. With any wish the parked
+    orders are tried at once. `orders`: only these, by their numbers, of what is dead or parked.
     """
 
     since: str | None = None
     dead: bool = False
     at: float | None = None
+    orders: list[str] | None = None
 
     async def ask(self, store: StockStore, sku: str, receiver: str = DEFAULT_RECEIVER) -> None:
         """Add a request to a receiver's sender to the requests that it has not yet seen."""
@@ -144,10 +145,11 @@ class Wish(NamedTuple):
 
     def _with(self, text: str) -> "Wish":
         try:
-            other = Wish.from_text(text) if text else Wish()
+            other = Wish.from_text(text) if text else self
             since = min((one for one in (self.since, other.since) if one is not None), key=rank, default=None)
             at = min((one for one in (self.at, other.at) if one is not None), default=None)
-            return Wish(since, self.dead or other.dead, at)
+            orders = sorted({*self.orders, *other.orders}) if self.orders and other.orders else None
+            return Wish(since, self.dead or other.dead, at, orders)
         except (ValueError, TypeError):  # one that can't be granted
             return self
 

@@ -35,7 +35,7 @@ def what_is_changed(stock: int, how: Restock) -> str:
     if stock or not how.get("add"):
         return "stock"
     change = how.get("terms", {})
-    of_pause = "paused" in change and change.keys() <= {"paused", "paused_zh"}
+    of_pause = "paused" in change and change.keys() <= {"paused", "paused_texts"}
     return "terms" if not of_pause else "pause" if change["paused"] else "resume"
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from app.orders import DEFAULT_SKU, SKU_PATTERN, TERMS, TermsChange
-from app.orders.terms import Term
+from app.orders.terms import LANGUAGE_PATTERN, Term
 from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses, whole
 from app.web.state import state_of
@@ -16,7 +16,8 @@ from fencelock import Contender
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
-_TOGETHER: Final = {"price": "currency", "paused": "paused_zh"}  # to set one alone resets the other
+_TOGETHER: Final = {"price": "currency", "paused": "paused_texts"}  # a new one of these takes the other away
+_LANGUAGES_MAX: Final = 20
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
 
 
@@ -79,13 +80,17 @@ class _Change(BaseModel):
         """The changes to the item's own terms; terms that are not named stay."""
         named = self.model_fields_set & TERMS.keys()
         named |= {with_it for name, with_it in _TOGETHER.items() if name in named}
-        return {name: None if (value := getattr(self, name)) == "" else value for name in named}
+        return {name: None if (value := getattr(self, name)) in ("", {}) else value for name in named}
 
 
 def _field_of(term: Term) -> tuple[Any, Any]:
     kind: Any = Annotated[int | None, BeforeValidator(whole)] if term.kind is int else term.kind | None
-    otherwise = "as everywhere" if term.has_default else "none"
-    return kind, Field(None, strict=True, **term.limits, description=f"{term.text}; null: {otherwise}")
+    otherwise, limits = "as everywhere" if term.has_default else "none", term.limits
+    if term.kind is dict:
+        language = Annotated[str, Field(pattern=LANGUAGE_PATTERN)]
+        kind = dict[language, Annotated[str, Field(min_length=1, **limits)]] | None
+        limits = {"max_length": _LANGUAGES_MAX}
+    return kind, Field(None, strict=True, **limits, description=f"{term.text}; null: {otherwise}")
 
 
 if TYPE_CHECKING:

@@ -189,21 +189,9 @@ class InstanceView(BaseModel):
         """An instance, for JSON."""
         report = state.report
         held = next((one for one in report.held if one.lock == lock), None)
-        return cls(
-            instance=report.instance,
-            units=report.units,
-            served=report.served,
-            waiting=report.waiting,
-            mode=report.mode,
-            pausing=report.pausing,
-            paused_s=report.paused_s,
-            token=str(held.token) if held else None,
-            since=held.at if held else None,
-            lacks=report.lacks,
-            port=report.port,
-            silent_s=state.silent_s,
-            silent=state.silent,
-        )
+        own = {name: getattr(report, name) for name in cls.model_fields if hasattr(report, name)}
+        grant = {"token": str(held.token) if held else None, "since": held.at if held else None}
+        return cls(**own, **grant, silent_s=state.silent_s, silent=state.silent)
 
 
 class GrantView(BaseModel):
@@ -290,15 +278,10 @@ class PictureView(BaseModel):
             instance = str(contender.owner.get("instance"))
             held_since = since.get((instance, contender.token)) if contender.holds else None
             queue.append(PlaceView.of(contender, None if held_since is None else max(0.0, picture.at - held_since)))
+        names = ("at", "instance", "sku", "missing", "store_error", "rehearsal", "guarded", "lock_error")
         return cls(
-            at=picture.at,
-            instance=picture.instance,
-            sku=picture.sku,
+            **{name: getattr(picture, name) for name in names},
             level=level,
-            missing=picture.missing,
-            store_error=picture.store_error,
-            rehearsal=picture.rehearsal,
-            guarded=picture.guarded,
             lock=LockView(
                 name=picture.lock,
                 system=picture.lock_system,
@@ -307,7 +290,6 @@ class PictureView(BaseModel):
                 ttl_s=picture.lease_ttl_s,
             ),
             queue=queue,
-            lock_error=picture.lock_error,
             instances=[InstanceView.of(state, picture.lock) for state in picture.instances],
             grants=[GrantView.of(past) for past in picture.grants],
             events=[

@@ -72,13 +72,7 @@ class AuditView(BaseModel):
     @classmethod
     def of(cls, verdict: AuditVerdict) -> "AuditView":
         """The public part of a verdict."""
-        return cls(
-            auditor=verdict.auditor,
-            at=verdict.at,
-            items=verdict.items,
-            orders=verdict.orders,
-            consistent=verdict.consistent,
-        )
+        return cls(**{name: getattr(verdict, name) for name in AuditView.model_fields})
 
 
 class LevelView(BaseModel):
@@ -109,7 +103,7 @@ class ItemView(LevelView):
     paused: str = Field(
         description="nothing is sold for now, and this is what buyers are told of it; empty: it is sold"
     )
-    paused_zh: str = Field("", description="what readers of Chinese are told of it; empty: the same")
+    paused_texts: dict[str, str] = Field({}, description="what readers of other languages are told, by language")
 
     @classmethod
     def on(cls, terms: Terms, level: Level) -> "ItemView":
@@ -122,7 +116,7 @@ class ItemView(LevelView):
             price=terms.price,
             currency=terms.currency,
             paused=terms.paused or "",
-            paused_zh=terms.paused_zh or "",
+            paused_texts=dict(terms.paused_texts or {}),
         )
 
 

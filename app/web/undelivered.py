@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import ConfigurationError
 from app.operator import deliveries
+from app.orders import OrderId
 from app.outbox.state import Wish
 from app.web.auth import OPERATOR, Operator
 from app.web.orders import AnySku
@@ -50,6 +51,7 @@ class Replay(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     since: float | None = Field(None, ge=0, le=1e11, description="all of this moment or later, in seconds since 1970")
+    order: str | None = Field(None, description="one order's number, of what is parked or dead; without, all orders")
     receiver: str | None = Field(None, description="one receiver; without, all of them")
 
 
@@ -74,14 +76,16 @@ async def undelivered(request: Request, sku: AnySku = None) -> UndeliveredView:
 async def replay(request: Request, given: Replay, by: Operator, sku: AnySku = None) -> ReplayView:
     """Have the sender send events of an item, or of all items, again, within some seconds."""
     state = state_of(request)
-    wish, skus = Wish(dead=given.since is None, at=given.since), await state.orders.named(sku)
+    order = None if given.order is None else OrderId.parse_name(given.order)
+    if given.order is not None and (order is None or given.since is not None):
+        raise invalid_field("order", "an order's number, without `since`", where="body")
+    wish = Wish(None, given.since is None, given.since, [order.number] if order else None)
+    skus = await state.orders.named(order.sku if order else sku)
     try:
         to = await _receivers(state, skus, given.receiver)
     except ConfigurationError as error:
         raise invalid_field("receiver", str(error), where="body") from None
-    asked = await deliveries.replay(state.store, skus, wish, to)
-    await deliveries.note_replay(state.store, asked, wish, by=by)
-    return ReplayView(items=asked)
+    return ReplayView(items=await deliveries.replay(state.store, skus, wish, to, by=by))
 
 
 async def _receivers(state: State, skus: Sequence[str], only: str | None = None) -> list[str]:

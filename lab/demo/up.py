@@ -92,7 +92,7 @@ def _say_where(stage: Stage, console: Console, file: Path | None, till: provider
         *(("", f"{url}/") for url in others),
         *([("The payments", f"{till.url}/callbacks"), ("Their bad days", f"{till.url}/sandbox")] if till else []),
         ("The control room", f"{first}/control?token={token}"),
-        ("The interface", f"{first}/docs"),
+        ("The API", f"{first}/docs"),
         ("The admin token", token),
         ("The lock", stage.variables["LOCK"]),
         ("The store", stage.variables["STORE"]),

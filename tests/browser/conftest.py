@@ -36,7 +36,7 @@ class Item:
     def set(self, stock: int, **how: Any) -> None:
         self._change({"stock": stock, **how})
 
-    def terms(self, **terms: float | str | None) -> None:
+    def terms(self, **terms: Any) -> None:
         """Give it terms of its own, from now on; its stock stays."""
         self._change(terms)
 

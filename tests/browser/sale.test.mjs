@@ -31,7 +31,7 @@ test("an opening has its day if that is not today", () => {
 });
 
 test("a pause is told in the reader's language, if it was said in it", () => {
-  assert.deepEqual([{ paused: "Tea" }, { paused: "Tea", paused_zh: "茶", paused_en: "Tea time" }].map(pauseText), ["Tea", "Tea time"]);
+  assert.deepEqual([{ paused: "Tea" }, { paused: "Tea", paused_texts: { zh: "茶", en: "Tea time" } }].map(pauseText), ["Tea", "Tea time"]);
 });
 
 test("an error has words of ours, or its status, and never the service's", () => {

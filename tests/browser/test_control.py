@@ -510,7 +510,7 @@ def test_the_sale_is_paused_and_ended(
     dialog.get_by_role("button", name="Pause the sale").click()
     shows(room, sale_state="Paused. Buyers read: “Tea until nine”", health="The sale is paused")
     level = httpx.get(f"{pair[0].url}/stock", params={"sku": item.sku}).json()
-    assert (level["paused"], level["paused_zh"]) == ("Tea until nine", "九点回来")
+    assert (level["paused"], level["paused_texts"]) == ("Tea until nine", {"zh": "九点回来"})
     shows(shop, phase="Paused", moment="Tea until nine", buy="Paused")
     expect(buy).to_have_attribute("aria-disabled", "true")
     assert fits(shop)

@@ -1,6 +1,7 @@
 """Run the `seckill` command in this process: Python and the libraries start once, not for each command."""
 
 import sys
+import time
 from collections.abc import Mapping
 from subprocess import CompletedProcess
 
@@ -11,9 +12,10 @@ from app.cli import main
 
 
 def seckill(*arguments: str, env: Mapping[str, str] | None = None) -> CompletedProcess[str]:
-    """Run the command to its end, in a terminal of 120 columns, with no answer to its questions."""
-    variables = {"COLUMNS": "120", **(env or {})}
+    """Run the command to its end, in a terminal of 120 columns and in UTC, with no answer to its questions."""
+    variables = {"COLUMNS": "120", "TZ": "UTC", **(env or {})}
     with pytest.MonkeyPatch.context() as patch, CliRunner().isolation(env=variables) as (output, errors, _):
+        time.tzset()
         patch.setattr(sys, "argv", ["seckill", *arguments])
         with pytest.raises(SystemExit) as end:
             main()

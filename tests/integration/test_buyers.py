@@ -131,7 +131,7 @@ async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
         "price": None,
         "currency": None,
         "paused": "",
-        "paused_zh": "",
+        "paused_texts": {},
     }
     assert await outcome(http, sku="rare") == "ended"
     later = {"ends_at": 0, "starts_at": time.time() + 3600}

@@ -294,8 +294,8 @@ async def test_all_instances_on_each_page(open_clients: OpenClients) -> None:
         await eventually_async(lambda http=http: told_all(http), "both have told")
         picture = await look(http)
         assert picture["instance"] == name
-        terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": "", "paused_zh": ""}
-        terms |= {"price": None, "currency": None, "held": 0}
+        terms: dict[str, Any] = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
+        terms |= {"paused_texts": {}, "price": None, "currency": None, "held": 0}
         assert picture["level"] == {"sku": "default", "stock": 97, "lucky": 3, "initial": 100} | terms
         assert picture["store_error"] is picture["lock_error"] is None
         assert not picture["missing"]

@@ -209,7 +209,9 @@ async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_pa
     assert (await run("find", "--buyer", "nobody")).returncode == 1
     assert "confirmed" in (await run("show", number_of(ann))).stdout
     assert "there is no order" in (await run("show", "1-1")).stderr
+    env["SECKILL_REFUNDS"] = "stripe://sk_live_1"
     done = await run("refund", number_of(ann), "--restock")
+    assert "with --later the cashier gives it back" in done.stderr
     assert (done.returncode, "Was 4.99 EUR of payment p1 given back for" in done.stderr) == (1, True), done.stderr
     assert (await run("refund", number_of(ann), "--yes")).returncode == 2
     done = await run("refund", number_of(ann), "--restock", "--yes", "--by", "olga")

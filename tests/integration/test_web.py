@@ -30,7 +30,7 @@ from tests.integration.conftest import OPERATOR, OpenClient
 AS_JSON = {"Accept": "application/json"}
 NO_TERMS: dict[str, Any] = {
     **dict.fromkeys(("starts_at", "ends_at", "price", "currency")),
-    **{"limit_per_buyer": 0, "paused": "", "paused_zh": ""},
+    **{"limit_per_buyer": 0, "paused": "", "paused_texts": {}},
 }
 
 

@@ -64,7 +64,7 @@ TERMS_OF_ITEMS = st.builds(
     hold_s=st.none() | st.integers(1, 86_400),
     pay_s=st.none() | st.integers(1, 86_400),
     paused=st.none() | st.sampled_from(["wait", "a" * 200]),
-    paused_zh=st.none() | st.just("等"),
+    paused_texts=st.none() | st.just({"zh": "等", "de": "Tee"}),
 )
 
 
@@ -96,7 +96,7 @@ def test_terms_are_read_as_they_were_written(terms: Terms, everywhere: Terms) ->
             shown[name] = said.format(terms.named[name])
             assert terms.written[name] == f"{terms.named[name]:g} s"
     shown |= {"paused": f"PAUSED: {terms.paused}"} if terms.paused else {}
-    shown |= {"paused_zh": f"in Chinese: {terms.paused_zh}"} if terms.paused_zh else {}
+    shown |= {"paused_texts": "zh: 等, de: Tee"} if terms.paused_texts else {}
     assert terms.said == ", ".join(shown.values()) and "currency" not in terms.written
 
 
@@ -112,6 +112,7 @@ def test_nothing_is_said_of_no_terms() -> None:
         *({"hold_s": one} for one in (-0.1, "1", True, 10**12)),
         *({"currency": one} for one in ("", "eur", "EURO", 1)),
         *({"paused": one} for one in ("", "a" * 201, "a\nb", "a\u2028", 1)),
+        *({"paused_texts": one} for one in ("等", {"zh": ""}, {"zh": 1}, {"Chinese": "等"}, {"zh": "a\nb"})),
         {"colour": "red"},
         [],
     ],
@@ -120,6 +121,11 @@ def test_what_no_store_of_ours_has_kept(kept: Any) -> None:
     """A number below or beyond all limits, a text of another form, another name."""
     with pytest.raises(ValueError, match="not terms of ours"):
         Terms.from_text(json.dumps(kept))
+
+
+def test_a_pause_that_an_earlier_release_kept() -> None:
+    """Its text for readers of Chinese is one of the texts by language."""
+    assert Terms.from_text('{"paused":"Tea","paused_zh":"茶"}') == Terms(paused="Tea", paused_texts={"zh": "茶"})
 
 
 @given(st.integers(0, 10**6), st.integers(1, 86_400), st.integers(1, 10**9), st.integers(1, 10**9))

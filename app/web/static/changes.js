@@ -19,13 +19,14 @@ function value(name, it, facts) {
   if (it === undefined || it === null || it === "") return texts.none;
   if (name === "price") return written(it, facts.currency, texts.locale);
   if (it === 0 && NEVER.includes(name)) return texts.none;
+  if (typeof it === "object") return Object.values(it).map(texts.quoted).join(" ");
   if (TIMES.includes(name)) return when(it, Date.now() / 1_000);
   return typeof it === "number" ? number(it) : String(it);
 }
 
 function difference(change) {
   const { before, after } = change;
-  const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => name !== "currency" && before[name] !== after[name]);
+  const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => name !== "currency" && JSON.stringify(before[name]) !== JSON.stringify(after[name]));
   const said = (name) => [before, after].map((facts) => value(name, facts[name], facts));
   const words = ([was, is]) => (was === texts.none ? is : `${was} → ${is}`);
   return names.map((name) => `${texts.fields[name] ?? name} ${words(said(name))}`).join(texts.comma);

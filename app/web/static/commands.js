@@ -4,7 +4,8 @@ import { texts } from "./control_texts.js";
 import { confirmed } from "./dialog.js";
 import { part, write } from "./dom.js";
 import { number } from "./figure.js";
-import { pauseText } from "./pause_text.js";
+import { askPause } from "./pause_text.js";
+import { pauseText } from "./sale.js";
 import { command } from "./session.js";
 
 let seen = 0; // when the last picture was
@@ -77,9 +78,9 @@ async function agree(sku, terms, done) {
 }
 
 async function pauseSale(sku) {
-  const terms = await pauseText(texts.pauseWords(sku));
+  const terms = await askPause(texts.pauseWords(sku));
   if (terms === null) return { answer: texts.nothingDone };
-  return agree(sku, terms, (item) => texts.saleStates.paused(texts.toldPause(item)));
+  return agree(sku, terms, (item) => texts.saleStates.paused(pauseText(item)));
 }
 
 async function end(sku) {
@@ -116,7 +117,7 @@ function showSale({ level, at }) {
   part("sale").hidden = level === null;
   if (level === null) return;
   const [state, paused] = [saleState(level, at), level.paused !== ""];
-  write(part("sale-state"), state === "paused" ? texts.saleStates.paused(texts.toldPause(level)) : texts.saleStates[state]);
+  write(part("sale-state"), state === "paused" ? texts.saleStates.paused(pauseText(level)) : texts.saleStates[state]);
   part("sale-state").dataset.kind = state === "ended" || paused ? "off" : "on";
   part("pause-sale").hidden = paused || state === "ended";
   part("resume-sale").hidden = !paused;

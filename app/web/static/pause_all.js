@@ -3,7 +3,7 @@
 import { confirmed } from "./dialog.js";
 import { part, write } from "./dom.js";
 import { number } from "./figure.js";
-import { pauseText } from "./pause_text.js";
+import { askPause } from "./pause_text.js";
 import { phaseOf } from "./sale.js";
 import { command } from "./session.js";
 import { called } from "./thing.js";
@@ -49,7 +49,7 @@ const names = (of) => of.map(called).join(texts.comma);
 export function wirePauseAll() {
   one("pause-all", async () => {
     const of = pausable();
-    const terms = await pauseText(texts.pauseWords(names(of)));
+    const terms = await askPause(texts.pauseWords(names(of)));
     if (terms !== null) await change(of, terms, texts.pausedAll);
   });
   one("resume-all", async () => {

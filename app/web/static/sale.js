@@ -37,7 +37,7 @@ export const when = (seconds, now) => (isSameDay(seconds, now) ? hour : yearOf(s
 export const opening = ({ starts_at }, now) => texts.buttons.before(when(starts_at, now), isSameDay(starts_at, now));
 
 /** What the operator tells of a pause, in the reader's language if it was said in it. */
-export const pauseText = (level) => level[`paused_${texts.words}`] || level.paused;
+export const pauseText = (level) => level.paused_texts?.[texts.words] ?? level.paused;
 
 /** An error in the buyer's language: the service's own words are for its operators. */
 export function wordsOf({ type, status }) {

@@ -61,7 +61,7 @@ function hours({ starts_at: start, ends_at: end }, at) {
 function said(kind, { level, wrong }, at) {
   if (kind === "wrong") return wrong.join(texts.comma);
   if (kind === "off") return texts.restockMakesIt;
-  if (kind === "paused") return texts.quoted(level.paused) + (level.paused_zh && level.paused_zh !== level.paused ? ` ${texts.quoted(level.paused_zh)}` : "");
+  if (kind === "paused") return [...new Set([level.paused, ...Object.values(level.paused_texts ?? {})])].map(texts.quoted).join(" ");
   if (kind === "before" && level.starts_at - at < SOON_S) return texts.opensIn(countdown(Math.max(0, Math.floor(level.starts_at - at))));
   return "";
 }

@@ -33,7 +33,7 @@ const rows = keyed(
     const again = make("button", "plain", texts.words.tryAgain);
     again.type = "button";
     again.setAttribute("aria-label", texts.again(order));
-    again.addEventListener("click", () => replay(skuOf(order), several ? { receiver } : {}));
+    again.addEventListener("click", () => replay(skuOf(order), several ? { order, receiver } : { order }));
     return make("tr", "", head, make("td", "state"), ...Object.entries(COLUMNS).map(([name, kind]) => labelled(texts.words[name], kind)), make("td", "number", again));
   },
   (made, { receiver, state, events, tries, since, next, why }) => {
@@ -65,7 +65,7 @@ function knowReceivers(names) {
 async function replay(item, wish) {
   write(part("replay-said"), room.oneMoment);
   const { answer, problem } = await command("POST", `/control/replay${about(item)}`, wish);
-  write(part("replay-said"), problem ?? texts.replayed(answer.items.join(room.comma)));
+  write(part("replay-said"), problem ?? texts.replayed((answer.items.length > 0 && wish.order) || answer.items.join(room.comma)));
 }
 
 /** To the receiver that is chosen, if there are several. */

@@ -21,7 +21,7 @@ const english = {
   },
   waits: (time) => `waits, next try ${time}`,
   dead: "given up",
-  again: (order) => `Try ${order} again`,
+  again: (order) => `Try again ${order}`,
   allReceivers: "all",
   noReceiver: "No webhook is set: the shop's back end reads its events itself.",
   undelivered: (waiting, dead, more) => {
