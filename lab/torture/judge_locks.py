@@ -9,8 +9,7 @@ from lab.torture.history import Belief, Entry, Fault, History, SoldOrder
 from lab.torture.judge_sale import Evidence
 from lab.torture.judge_service import peace
 
-# After these faults a grant may be believed in beside another one, until its holder notices or writes; a waiter may own
-# the lock by the time that its key is deleted.
+# After these faults a grant may be believed in beside another, until it is noticed (a waiter may be the owner by then).
 _TAKE_AWAY: Final = frozenset({"holder-key", "waiter-key"})
 # Kills of a server, for a lock that doesn't promise to survive them; then the same for silent servers, and for
 # connections that were cut.
