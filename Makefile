@@ -2,7 +2,7 @@
 # make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
 # make cluster  the sale on three hosts of this machine, which are cut off and replaced, with the control room, until Ctrl-C; Linux, root, HAProxy
 # make test     the tests that every change runs, against real servers (a few minutes); ARGS="-k lock" for some
-# make test-all the same, and then the slow ones: browser, older servers, torture with every fault and bug, Go's and Java's clients, soak (an hour; before a release); SHORT=yes leaves out what is exhaustive, as CI does
+# make test-all the same, and then the slow ones: browser, other and older servers, torture with every fault and bug, Go's and Java's clients, soak (an hour; before a release); SHORT=yes leaves out what is exhaustive, as CI does
 # make mutants  which changes of the code no fast test would notice (docs/mutants.md); ARGS="app/money.py", a house or a file, --sample 200, --help
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)

@@ -15,7 +15,7 @@ from hypothesis import Phase, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from fencelock import Scope
-from lab.servers import EtcdMember, PgBouncer, Postgres, Valkey
+from lab.servers import EtcdMember, Postgres, Valkey
 from lab.servers.process import Process
 from tests.harness import skips
 from tests.harness.servers import QUICK_ETCD, optional
@@ -58,11 +58,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of the lock contract that go beyond what a backend guarantees."""
+    """Deselect the tests of the lock contract that go beyond what a backend guarantees, and mark what is for the night.
+
+    Where a class has a `SMOKE`, `make test` runs the tests that it names; the others are slow.
+    """
     chosen, others = list[pytest.Item](), list[pytest.Item]()
     of_processes = (Scope.EVERYBODY, Scope.MACHINE)
     for item in items:
+        smoke = getattr(getattr(item, "cls", None), "SMOKE", None)
+        if smoke is not None and getattr(item, "originalname", item.name) not in smoke:
+            item.add_marker(pytest.mark.slow)
         guarantees = getattr(getattr(item, "cls", None), "guarantees", None)
         promised = guarantees is None or (
             all(getattr(guarantees, mark.args[0]) for mark in item.iter_markers("promise"))
@@ -116,13 +123,6 @@ def postgres(postgres_server: Postgres) -> Postgres:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
     return postgres_server
-
-
-@pytest.fixture(scope="session")
-def postgres_pooler(postgres_server: Postgres) -> Iterator[PgBouncer]:
-    """Start a real PgBouncer in front of the same PostgreSQL, in transaction mode."""
-    with optional(lambda: PgBouncer(postgres_server)) as pooler:
-        yield pooler
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ The files `*.test.mjs` are about its modules alone.
 
 import itertools
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import httpx
@@ -373,37 +372,6 @@ def test_somebody_who_knows_nothing_is_shown(pair: tuple[Instance, Instance], vi
     sold_to(page, item, 240)
 
 
-@pytest.fixture
-def own(etcd: EtcdMember, visitors: Visitors) -> Iterator[Instance]:
-    """An instance of two on a store of their own, which nothing guards."""
-    options: dict[str, Any] = {
-        "lock_ttl_s": TTL_S,
-        "guard": "none",
-        "lock_prefix": "/bare/lock",
-        "purchase_timeout_ms": 60_000,
-    }
-    with (
-        Valkey() as valkey,
-        Instance(etcd.endpoint, valkey.url, extension="lab.rehearsal", **options) as one,
-        Instance(etcd.endpoint, valkey.url, extension="lab.rehearsal", **options),
-    ):
-        yield one
-
-
-def test_without_a_guard_the_same_story_ends_badly(own: Instance, visitors: Visitors) -> None:
-    """The store takes the late write; the page counts the units that are sold too often, and its light is red."""
-    page = live(visitors.visit(Item(own, 2000).room(own), **DESK))
-    expect(page.locator("#guide-hint")).to_contain_text("units are sold twice")
-    expect(page.locator("#pause-hint")).to_contain_text("the late write be taken")
-    page.get_by_role("button", name="Show me").click()
-    expect(page.locator("#story")).to_have_attribute("data-result", "bad", timeout=60_000)
-    expect(page.locator("#story li .words").last).to_have_text(
-        re.compile(r"The store took it. Nothing guards it: \d+ units too many are sold, or will be. The books don't")
-    )
-    expect(events(page).filter(has_text="The store took the late write")).to_have_count(1)
-    expect(page.locator("#health")).to_have_text("The books don't add up")
-
-
 # -- what it is told to do --------------------------------------------------------------------------------------------
 
 
@@ -554,23 +522,6 @@ def test_a_restock_that_was_not_answered_is_not_made_twice(item: Item, room: Pag
     shows(room, stock="40")
     restock.click()
     shows(room, restock_said="100 units are for sale.", stock="100", lucky="60")
-
-
-def test_lists_end_below_a_whole_row(pair: tuple[Instance, Instance], item: Item, visitors: Visitors) -> None:
-    """No grant and no event is cut through."""
-    room = live(visitors.visit(item.room(pair[0]), viewport={"width": 1440, "height": 900}))
-    rush(room, 60, over_s=3)
-    sold_to(room, item, 60)
-    for part in ("grants", "events"):
-        cut = room.locator(f".{part} .scroll").evaluate(
-            """(scroll) => {
-              const end = scroll.getBoundingClientRect().bottom;
-              const boxes = [...scroll.querySelectorAll("li, tr")].map((row) => row.getBoundingClientRect());
-              return boxes.filter(({ top, bottom }) => top < end - 1 && bottom > end + 1).length;
-            }"""
-        )
-        assert cut == 0, part
-        assert room.locator(f".{part} .scroll").evaluate("(one) => one.clientHeight") > 40
 
 
 def test_a_real_sale_shows_no_rehearsal(etcd: EtcdMember, valkey_server: Valkey, visitors: Visitors) -> None:

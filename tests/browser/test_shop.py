@@ -17,7 +17,7 @@ import jwt
 import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
-from tests.browser.conftest import OPERATOR, PLENTY, Item, Start
+from tests.browser.conftest import PLENTY, Item, Start
 from tests.harness.browser import Visitors, contrasts, fits, shows
 from tests.harness.shop import Instance
 from tests.harness.waiting import eventually
@@ -406,53 +406,6 @@ def test_several_units_by_one_press(boutique: Instance, visitors: Visitors) -> N
     shows(page, state="Bought", quantity="2")
 
 
-def test_who_gave_a_unit_back_may_buy_again(boutique: Instance, visitors: Visitors) -> None:
-    """An order that was refunded counts no more; refunds of others have nobody ask for their own orders.
-
-    A page that slept over the beginning of another sale knows that its orders were of the one before.
-    """
-    visitors.forgive("404|ERR_INTERNET_DISCONNECTED|ERR_FAILED")
-    item = Item(boutique, 9, "phone")
-    page = visitors.visit(item.at(boutique))
-    for _ in range(2):
-        rests(page)
-        buys(page)
-    shows(page, buy="You have your 2")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if ORDERS.search(request.url) else None)
-    item.sell(1)
-    shows(page, left="6")
-
-    def refund(order: dict[str, Any]) -> None:
-        address = f"{boutique.url}/orders/{order['id']}/refund"
-        httpx.post(address, json={"restock": True}, headers=OPERATOR).raise_for_status()
-
-    own, other = (
-        next(one for one in item.orders() if (one["key"] is None) is is_others) for is_others in (False, True)
-    )
-    refund(other)
-    shows(page, left="7")
-    assert asked == []
-    refund(own)
-    shows(page, left="8")
-    page.clock.install()
-    page.clock.set_system_time(time.time() + 90)  # it asks about its orders when nothing was heard of them for a minute
-    page.reload()
-    shows(page, buy="Buy one more")
-    expect(listed(page)).to_have_count(2)
-    assert asked != []
-
-    page.context.set_offline(True)
-    shows(page, connection="connection lost, trying again")
-    item.set(20, new_sale=True, forget_orders="all")
-    for _ in range(3):
-        item.sell(1)
-    page.context.set_offline(False)
-    page.reload()
-    shows(page, left="17", buy="Buy one")
-    expect(listed(page)).to_contain_text(2 * ["Not known any more"])
-
-
 def test_buyers_whom_the_shop_in_front_has_signed(start: Start, visitors: Visitors) -> None:
     """The token comes behind the page's address, and the order is that buyer's, of whose limit no other is told."""
     secret = "a-secret-that-is-long-enough:-32"
@@ -684,44 +637,6 @@ def test_a_lost_answer_is_asked_for_again(shop: Instance, item: Item, visitors: 
     assert len(keys) == 4
 
 
-def test_a_press_counts_for_what_the_buyer_saw(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """One without an answer is not sent again by a mere reload in another sale, or at another price."""
-    visitors.forgive("ERR_FAILED|503")
-    page = visitors.visit(item.at(shop))
-    rests(page)
-    keys = keys_of(page)
-    page.route(PRESS, lambda route: route.fulfill(status=503, headers={"Retry-After": "60"}))
-    button(page).click()
-    shows(page, headline="We don't know yet")
-    page.unroute(PRESS)
-    item.terms(price=99_900, currency="EUR")
-    page.reload()
-    shows(page, price="€999.00", headline="We don't know yet", buy="Ask again (the last answer was lost)")
-    item.terms(price=None)
-    item.set(7, new_sale=True, forget_orders="all")
-    page.reload()
-    shows(page, left="7", headline="Another sale has begun", buy="Buy one")
-    assert (len(keys), item.orders()) == (1, [])
-    buys(page)
-    assert len(set(keys)) == 2
-
-
-def test_a_proxy_that_refuses_is_no_missing_item(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """A wall's 403 or a limiter's 429 says nothing of the item: the page tries again, and then shows it."""
-    visitors.forgive("403|429")
-    page = visitors.visit("about:blank")
-    refusals: list[Callable[[Route], None]] = [
-        lambda route: route.fulfill(status=403, body="<p>who are you?</p>"),
-        lambda route: route.fulfill(status=429, body="slow down"),
-    ]
-    for refuse in refusals:
-        page.route(LEVEL, refuse)
-        page.goto(item.at(shop))
-        shows(page, connection="connection lost, trying again", item=item.sku)
-        page.unroute(LEVEL)
-        shows(page, left=str(PLENTY), buy="Buy one")
-
-
 def test_an_instance_that_goes_and_comes_back(start: Start, visitors: Visitors) -> None:
     """The page stays, says that the connection is lost, and goes on by itself; a press meanwhile is kept.
 
@@ -761,29 +676,6 @@ def test_an_instance_that_goes_and_comes_back(start: Start, visitors: Visitors) 
     expect(outcome(page)).to_contain_text("It's yours!")
     shows(page, connection="live")
     assert (len(keys), len(set(keys)), len(item.orders())) == (2, 1, 3)
-
-
-def test_a_page_that_is_not_told(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """When too many listen already, the page asks now and then, and says so.
-
-    A hidden page lets go of the stream, and looks again as soon as it is seen.
-    """
-    visitors.forgive("503")
-    page = visitors.visit("about:blank")
-    page.route(STREAM, lambda route: route.fulfill(status=503))
-    page.goto(item.at(shop))
-    shows(page, connection="now and then")
-    item.sell(3)
-    shows(page, left=str(PLENTY - 3))
-    page.unroute(STREAM)
-    page.reload()
-    shows(page, connection="live")
-    with page.expect_event("requestfailed", lambda request: bool(STREAM.search(request.url))):
-        hide(page, True)
-    item.sell(2)
-    shows(page, left=str(PLENTY - 3))
-    hide(page, False)
-    shows(page, left=str(PLENTY - 5), connection="live")
 
 
 # -- what is in the address ------------------------------------------------------------------------------------------
@@ -902,46 +794,6 @@ def test_by_keyboard_and_ear(shop: Instance, item: Item, visitors: Visitors) -> 
     expect(outcome(page)).to_contain_text(short_number(page))
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours(boutique: Instance, visitors: Visitors, scheme: str) -> None:
-    """Light or dark as the system is; each text has a contrast of 4.5 or more, in all that the shop says."""
-    visitors.forgive("ERR_FAILED|status of 404")
-    item = Item(boutique, 3, "book")
-    page = visitors.visit(item.at(boutique), color_scheme=scheme, reduced_motion="reduce")
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(int(part) for part in re.findall(r"\d+", ground)) > 3 * 128) == (scheme == "light")
-    expect(page.locator("#bar")).to_have_css("transition-duration", "0s")  # nothing moves unless that is wanted
-
-    def judge(*texts: str) -> None:
-        for text in texts:
-            expect(page.locator("body")).to_contain_text(text)
-        found = contrasts(page)
-        assert len(found) >= 5
-        assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
-
-    rests(page)
-    judge("Buy one", "double click", "On sale now")
-    button(page).hover()
-    judge("Buy one")
-    buys(page)
-    judge("It's yours!", "Your orders", "Buy one more")
-    rests(page)
-    again: list[Route] = []
-    page.route(PRESS, lambda route: again.append(route), times=1)  # noqa: PLW0108 - Playwright marks the function
-    page.route(PRESS, lambda route: route.abort(), times=1)
-    button(page).click()
-    judge("Sending the same press again", "One moment …")
-    waits(page, lambda: again, "it is sent again")
-    again[0].continue_()
-    judge("It's yours!", "You have your 2", "2 per person")
-    item.set(0)
-    judge("Units may come back")
-    page.locator("#order a").click()
-    judge("Bought", "Back to the item")
-    page.goto(f"{boutique.url}/?sku=nothing")
-    judge("No such item")
 
 
 def test_on_a_small_phone(shop: Instance, visitors: Visitors) -> None:

@@ -40,8 +40,10 @@ _KEYS: Final = (None, None, *(f"key {number}" for number in range(12)))
 _PAYMENTS: Final = tuple(f"pay_{number}" for number in range(9))
 _TERMS: Final[dict[str, list[Any]]] = {
     "limit_per_buyer": [0, 2, None],
+    "starts_at": [0, 1_790_000_000.5, None],
+    "ends_at": [4_000_000_000.25, None],
     "price": [500, None],
-    "paused": ["tea", None],
+    "paused": ["tea", "暂停 \"'\\/ ü🛒" + "暂" * 180, None],
 }
 _GRACE_S: Final = 3600.0
 _MOMENTS: Final = (

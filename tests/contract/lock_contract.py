@@ -11,11 +11,11 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -56,6 +56,27 @@ OFTEN = 0.03  # a renewal ratio, for who waits for renewals and not for a TTL
 def promise(name: str) -> pytest.MarkDecorator:
     """A test for backends that guarantee this; for the others it is left out when tests are collected."""
     return pytest.mark.promise(name)
+
+
+# What `make test` runs of the contract with systems other than etcd, Redis and PostgreSQL: its main promises.
+SMOKE: Final = frozenset(
+    {
+        "test_excludes_threads",
+        "test_excludes_processes",
+        "test_serves_in_order",
+        "test_a_cancelled_task_ends",
+        "test_a_wait_that_ends_leaves_no_key",
+        "test_a_lost_lease_raises",
+        "test_a_killed_holder_is_succeeded",
+        "test_an_outage_longer_than_the_ttl_is_a_loss",
+    }
+)
+
+
+def by_day(names: Iterable[str]) -> list[Any]:
+    """Make a parameter of each system; those beside etcd, Redis, PostgreSQL and this machine are slow."""
+    quick = ("etcd", "redis", "postgres", "file", "local", "memory", "none")
+    return [pytest.param(name, marks=[] if name.startswith(quick) else pytest.mark.slow) for name in names]
 
 
 class Losses(Hook):
@@ -787,6 +808,7 @@ class LockContract:
                         pass
             eventually(lambda: not system.leftovers(), "nothing is left on the server")
 
+    @pytest.mark.slow
     @promise("leases")
     def test_a_grant_that_came_too_late_is_not_given_out(
         self, system: LockSystem, backend: LockBackend, name: str

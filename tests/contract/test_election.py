@@ -39,7 +39,7 @@ from fencelock.redis.fair import RedisFairBackend
 from fencelock.zookeeper.session import ZooKeeperSession
 from lab.servers import EtcdMember, MariaDB, Postgres, Valkey, ZooKeeper, etcd_binary
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockSystem
+from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockSystem, by_day
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.contract.test_file_lock import FileSystem
 from tests.contract.test_memory_lock import MemorySystem
@@ -98,7 +98,7 @@ def mariadb() -> Iterator[MariaDB]:
 SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "postgres", "mysql-row", "mysql-for-update", "memory", "file"]
 
 
-@pytest.fixture(params=SYSTEMS)
+@pytest.fixture(params=by_day(SYSTEMS))
 def system(request: pytest.FixtureRequest) -> Iterator[LockSystem]:
     """Each system that has elections, which has nothing of a test afterwards but what was written down for good."""
     value: Any = request.getfixturevalue
@@ -201,6 +201,7 @@ def test_the_first_leads_and_the_next_follows(any_backend: LockBackend, election
     assert election.leader() is None
 
 
+@pytest.mark.slow
 def test_a_hook_hears_of_terms_as_it_does_of_locks(system: LockSystem, name: str) -> None:
     """Of each grant, wait in vain and end of one, once; and of a loss with its reason."""
     told: list[tuple[str, str, object]] = []

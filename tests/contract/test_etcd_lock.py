@@ -30,7 +30,7 @@ from fencelock.etcd.watch import WatchStream
 from lab.servers import EtcdCluster, EtcdMember, etcd_binary
 from lab.servers.process import Process, free_port, port_is_free
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import CALM_S, SMOKE, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.inside import of_threads, shared
 from tests.harness.servers import (
@@ -144,6 +144,7 @@ class TestEtcdLock(_EtcdContract):
 
 
 class TestEtcdTxnLock(_EtcdContract):
+    SMOKE = SMOKE
     guarantees = EtcdTxnBackend.guarantees
 
     @pytest.fixture
@@ -275,7 +276,7 @@ def test_what_others_wrote_into_the_queue_does_no_harm(etcd: EtcdMember, backend
         etcdctl(etcd.endpoint, "del", "/test/odd/x")
 
 
-@pytest.mark.parametrize("further", [0, 1])
+@pytest.mark.parametrize("further", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_one_of_three_members_dies(further: int, how: str) -> None:
     """The death (or freezing) of the member that is asked costs a retry, and another's nothing: holder, waiter and
@@ -607,6 +608,7 @@ def test_two_clusters_are_not_one() -> None:
             assert etcdctl(member.endpoint, "get", "--prefix", "--keys-only", "/test/") == ""
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_not_there_at_first() -> None:
     """A cluster that answers later than the other is never asked for a lock."""
     with EtcdMember(options=QUICK_ETCD) as ours, EtcdMember(options=QUICK_ETCD) as strange:
@@ -749,6 +751,7 @@ def test_a_change_of_users_voids_signed_tokens(tmp_path: Path) -> None:
             assert second.result() > first.result() > held.token
 
 
+@pytest.mark.slow
 def test_a_log_in_that_expires_while_one_waits() -> None:
     """A token that expired (etcd: 5 minutes; here 2 s) stops neither a waiter of that moment nor a later one."""
     with EtcdMember(options=["--auth-token-ttl=2"]) as member:
@@ -859,6 +862,7 @@ def test_a_login_while_authentication_is_off(tmp_path: Path) -> None:
             hold_and_release(lock)
 
 
+@pytest.mark.slow
 def test_behind_etcds_own_proxy(etcd: EtcdMember) -> None:
     """`etcd grpc-proxy` passes on what a session needs: what is held for longer than a TTL is not lost."""
     port = free_port()

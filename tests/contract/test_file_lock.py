@@ -25,7 +25,7 @@ from fencelock import (
     file,
 )
 from fencelock.file import FileBackend, filesystem_of
-from tests.contract.lock_contract import CALM_S, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import CALM_S, SMOKE, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
@@ -56,6 +56,7 @@ class FileSystem(LockSystem):
 
 
 class TestFileLock(LockContract):
+    SMOKE = SMOKE
     guarantees = FileBackend.guarantees
 
     @pytest.fixture
@@ -276,6 +277,7 @@ def test_a_crash_repeats_no_token(system: FileSystem, monkeypatch: pytest.Monkey
     assert given == sorted(set(given))
 
 
+@pytest.mark.slow
 def test_a_token_that_can_not_be_read_is_no_new_beginning(system: FileSystem, backend: LockBackend) -> None:
     """Nobody gets the lock: a store would take the old tokens for new ones."""
     hold_and_release(backend.lock(NAME))

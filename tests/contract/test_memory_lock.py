@@ -117,20 +117,6 @@ def test_time_can_not_stand_or_go_back_by_advance(locks: MemoryLocks, wrong: Any
         assert [one.key for one in locks.contenders(NAME)] == [grant.key]
 
 
-def test_a_lease_that_is_not_renewed_ends_at_its_deadline(locks: MemoryLocks) -> None:
-    """And not before; then the server has forgotten it, too."""
-    lock = locks.lock(NAME)
-    grant = lock.acquire()
-    locks._pause_renewal(60)
-    locks.server.advance(5.999)
-    assert not grant.lost
-    locks.server.advance(0.001)
-    assert grant.lost
-    assert locks.contenders(NAME) == []
-    with pytest.raises(LockLost, match="not renewed within its 6 s"):
-        lock.release()
-
-
 def test_renewals_go_on_when_their_pause_is_over(locks: MemoryLocks) -> None:
     """In time for a lease that has not ended yet, also if time goes further at once."""
     with locks.lock(NAME) as grant:
@@ -257,31 +243,6 @@ def test_what_runs_out_while_time_passes_does_so_in_its_order(locks: MemoryLocks
     patient.release(owner="me")
 
 
-def test_a_frozen_server_is_an_error_after_the_timeout(locks: MemoryLocks) -> None:
-    """Of virtual time. A holder keeps its lock if the server answers before its deadline, else it is told."""
-    hook = Losses()
-    locks.hook = hook
-    lock = locks.lock(NAME)
-    grant = lock.acquire()
-    locks.server.freeze()
-    with pytest.raises(LockUnavailable):
-        locks.lock("/jobs/other").acquire()
-    assert locks.server.now() == locks.timeout_s
-    with pytest.raises(LockUnavailable):
-        locks.ping(1)
-    assert set(hook.renewals) == {"retried"}
-    locks.server.thaw()
-    assert grant.deadline > locks.server.now() + 5
-    locks.server.freeze()
-    locks.server.advance(6)
-    assert grant.lost
-    locks.server.thaw()
-    with pytest.raises(LockLost):
-        lock.release()
-    with lock as again:
-        assert again.token > grant.token
-
-
 @pytest.mark.parametrize("stays_away", [False, True])
 def test_a_waiter_bears_with_a_frozen_server_for_a_ttl(locks: MemoryLocks, stays_away: bool) -> None:
     """Then it raises; an outage that is shorter costs it nothing."""
@@ -348,32 +309,6 @@ def test_a_leader_is_elected_and_deposed(locks: MemoryLocks) -> None:
     assert second.result().token > leadership.token
     assert leadership.lost
     observed.close()
-
-
-def test_a_job_starts_once_in_memory(locks: MemoryLocks) -> None:
-    """As on any other lock system; the slots are remembered by the server, unless it is told to forget."""
-    starts = []
-    for _ in range(2):
-        with locks.once(NAME, slot="2030-01-31") as start:
-            starts.append(start is not None)
-    locks.server.restart()
-    with locks.once(NAME, slot="2030-01-31") as start:
-        starts.append(start is not None)
-    locks.server.restart(forget=True)
-    with locks.once(NAME, slot="2030-01-31") as start:
-        starts.append(start is not None)
-    assert starts == [True, False, False, True]
-
-
-async def test_a_term_in_memory_ends_with_its_lease(locks: MemoryLocks) -> None:
-    """The task in the block is cancelled by the renewal that finds another leader."""
-    with pytest.raises(LockLost):
-        async with locks.aio.leading(NAME) as term:
-            assert term.trusted_s == 6
-            locks.server.steal(NAME)
-            locks.server.advance(2)
-            await asyncio.Event().wait()
-    await locks.leave_loop()
 
 
 def test_a_url_opens_a_server_that_its_name_shares() -> None:

@@ -32,7 +32,7 @@ from fencelock.registry import CLASSES, backend_class
 from lab.servers import Valkey
 from lab.servers.lock_servers import LockServers
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import InThread
+from tests.contract.lock_contract import InThread, by_day
 from tests.harness.servers import optional
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
@@ -44,7 +44,7 @@ HOUR_S = 3600
 in_one_system = pytest.mark.parametrize("servers", ["redis"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=ELECTS)
+@pytest.fixture(scope="module", params=by_day(ELECTS))
 def servers(request: pytest.FixtureRequest) -> Iterator[LockServers]:
     with optional(lambda: LockServers(request.param)) as servers:
         yield servers
@@ -109,25 +109,6 @@ def test_a_slot_is_started_once(servers: LockServers, locks: LockBackend, name: 
         # Names have no order: one that was started long ago is not started again.
         assert started(locks.once(name, slot="v7")) is None
         assert started(locks.once(name, slot="v10")) == "v10"
-
-
-@in_one_system
-def test_hosts_whose_clocks_differ_start_a_slot_once(servers: LockServers, locks: LockBackend, name: str) -> None:
-    """A clock that is ahead starts its slot early, and one that is behind starts no slot again, nor an older one."""
-    with connect(servers.url) as others:
-        assert started(hourly(locks, name, 10 * HOUR_S)) == "1970-01-01T10:00:00.000+00:00"
-        assert started(hourly(others, name, 11 * HOUR_S - 1)) is None  # the same hour
-        behind = hourly(others, name, 10 * HOUR_S - 1)
-        assert started(behind) is None
-        assert "a clock is wrong" in behind.reason
-        assert started(hourly(others, name, 11 * HOUR_S)) == "1970-01-01T11:00:00.000+00:00"
-        assert started(hourly(locks, name, 10 * HOUR_S)) is None
-        # Another length of its slots is no reason to start one again.
-        shorter = Once(AsyncOnce(locks.aio.election(name), name, 60, None, 0, clock=lambda: 11 * HOUR_S))
-        assert started(shorter) is None
-        longer = Once(AsyncOnce(locks.aio.election(name), name, 24 * HOUR_S, None, 0, clock=lambda: 11 * HOUR_S))
-        assert started(longer) is None
-        assert "or the slots were shorter" in longer.reason
 
 
 def test_many_who_come_at_once_start_a_slot_once(servers: LockServers, locks: LockBackend, name: str) -> None:
@@ -207,7 +188,9 @@ with connect(url, ttl_s=2) as locks, locks.once(name, slot="tonight"):
 
 
 @pytest.mark.parametrize(
-    ("servers", "dies"), [("redis", "before"), *((name, "after") for name in ELECTS)], indirect=["servers"]
+    ("servers", "dies"),
+    [("redis", "before"), *(pytest.param(*one.values, "after", marks=one.marks) for one in by_day(ELECTS))],
+    indirect=["servers"],
 )
 def test_a_holder_that_is_killed(servers: LockServers, locks: LockBackend, name: str, dies: str) -> None:
     """Before its slot is written down, the next one starts it; after that nobody does, unless it is to run again.
@@ -337,16 +320,6 @@ def test_a_slot_is_a_text(locks: LockBackend, name: str) -> None:
     for wrong in ["a"], ("2026", "11"), 5, b"one", {"a": 1}, "":
         with pytest.raises(ValueError, match="slot must be a text"):
             locks.once(name, slot=wrong)  # type: ignore[arg-type]
-
-
-@in_one_system
-def test_a_slot_of_time_is_one_by_name_too(locks: LockBackend, name: str) -> None:
-    """A caller that names the slot that the clock has started starts it no second time, nor the other way round."""
-    slot = started(hourly(locks, name, HOUR_S))
-    assert slot is not None
-    assert started(locks.once(name, slot=slot)) is None
-    assert started(locks.once(f"{name}-2", slot=slot)) == slot
-    assert started(hourly(locks, f"{name}-2", HOUR_S)) is None
 
 
 @in_one_system

@@ -14,7 +14,7 @@ from fencelock import DistributedLock, Grant, LockBackend, LockLost, LockUnavail
 from fencelock.registry import CLASSES, backend_class
 from lab.servers.lock_servers import LockServers
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import InThread
+from tests.contract.lock_contract import InThread, by_day
 from tests.harness.servers import optional
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -25,7 +25,7 @@ CALM_S = 10  # where no lease runs out, however busy the machine is
 def those_with(promise: str) -> pytest.MarkDecorator:
     """Run the test on each lock system that promises this."""
     names = [name for name in CLASSES if getattr(backend_class(name).guarantees, promise)]
-    return pytest.mark.parametrize("servers", names, indirect=True, scope="module")
+    return pytest.mark.parametrize("servers", by_day(names), indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")

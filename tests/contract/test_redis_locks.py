@@ -41,7 +41,7 @@ from lab.servers.redis_cluster import RedisCluster
 from lab.servers.sentinel import SentinelSet
 from lab.torture.proxy import Proxy
 from tests.contract.core_contract import CoreContract
-from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem
+from tests.contract.lock_contract import CALM_S, SMOKE, TTL_S, InThread, LockContract, LockSystem
 from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
@@ -147,6 +147,7 @@ def three_servers() -> Iterator[list[Valkey]]:
 
 
 class TestRedlock(LockContract):
+    SMOKE = SMOKE
     guarantees = RedlockBackend.guarantees
 
     @pytest.fixture
@@ -251,6 +252,7 @@ def test_a_waiter_of_theirs_that_is_dead_is_passed_over(raw: Any, backend: Redis
         assert grant.token > 0
 
 
+@pytest.mark.slow
 def test_those_who_left_and_the_dead_cost_a_ttl_together(raw: Any, shared_server: Valkey) -> None:
     """However many there were. The holder is theirs and has ten minutes, so nothing else is waited for."""
     name, ttl_s = "/test/dead", 5 * TTL_S
@@ -478,6 +480,7 @@ def calls(raw: Any, command: str = "evalsha") -> int:
     return int(raw.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
+@pytest.mark.slow
 def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: RedisBackend) -> None:
     """A program with a lock for each of its orders leaves no subscription for each."""
     for number in range(150):
@@ -730,6 +733,7 @@ def test_redlock_tells_the_slowest_server_too_before_it_closes(three_servers: li
     assert not RedlockSystem(three_servers).leftovers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [(2,), (1, 2)])
 def test_redlock_leaves_nothing_of_a_try_that_was_not_answered(three_servers: list[Valkey], late: list[int]) -> None:
     """Each try has a value of its own, so one that is still there would be in the way of the next for a TTL."""
@@ -1010,6 +1014,7 @@ def cluster() -> Iterator[RedisCluster]:
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["redis", "redis+fair"])
 def test_a_lock_in_a_cluster(cluster: RedisCluster, kind: str) -> None:
     """Each name is in one slot with all that belongs to it: its tokens, which are a source of its own, its waiters and
@@ -1070,6 +1075,7 @@ def test_a_name_that_is_in_two_slots_is_refused(name: str) -> None:
         locks.lock(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["redis", "redis+fair"])
 def test_a_lock_behind_sentinels(kind: str) -> None:
     """It is on the primary of the moment. When that one dies, who has the lock is told, or has it on the next one."""

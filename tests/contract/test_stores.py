@@ -10,7 +10,7 @@ import redis
 from app.stock import StockStore, registry
 from app.stock.sql.schema import ITEMS, METADATA, OF_SALES
 from lab.servers import MariaDB, Postgres, Valkey
-from tests.contract.store_contract import FencedStoreContract, StoreContract, StoreSystem
+from tests.contract.store_contract import SMOKE, FencedStoreContract, StoreContract, StoreSystem
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.servers import ask, optional, optional_server
 
@@ -185,12 +185,16 @@ class TestMySqlFence(FencedStoreContract):
 
 
 class TestMySqlVersion(StoreContract):
+    SMOKE = SMOKE
+
     @pytest.fixture
     def system(self, mariadb: MariaDB) -> StoreSystem:
         return MySqlSystem(mariadb, "version")
 
 
 class TestMySqlTimestamp(StoreContract):
+    SMOKE = SMOKE
+
     @pytest.fixture
     def system(self, mariadb: MariaDB) -> StoreSystem:
         return MySqlSystem(mariadb, "timestamp")
@@ -203,12 +207,16 @@ class TestPostgresFence(FencedStoreContract):
 
 
 class TestPostgresVersion(StoreContract):
+    SMOKE = SMOKE
+
     @pytest.fixture
     def system(self, postgres: Postgres) -> StoreSystem:
         return PostgresSystem(postgres.url, "version")
 
 
 class TestPostgresTimestamp(StoreContract):
+    SMOKE = SMOKE
+
     @pytest.fixture
     def system(self, postgres: Postgres) -> StoreSystem:
         return PostgresSystem(postgres.url, "timestamp")

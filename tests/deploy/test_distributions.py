@@ -64,6 +64,7 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone")
 def test_the_sdists_hold_what_is_in_git(unpacked: dict[str, Path]) -> None:
     """That of the service has each file of the repository, tests and .github, too; that of the locks has its folder."""
@@ -85,6 +86,7 @@ def test_tests_run_from_the_unpacked_sdist(unpacked: dict[str, Path]) -> None:
     assert re.search(r"\d+ passed", done.stdout)
 
 
+@pytest.mark.slow
 def test_the_wheel_of_the_locks_holds_their_package(built: Path) -> None:
     """Each module, script and table of it, and nothing beside it: no recipe, and no test."""
     (wheel,) = built.glob("fencelock/*.whl")
@@ -102,6 +104,7 @@ def metadata_of(built: Path, name: str) -> "Message[str, str]":
         return HeaderParser().parsestr(files.read(metadata).decode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_metadata_is_whole(built: Path, name: str) -> None:
     """The wheel has a licence, extras, the systems it is for, and the Pythons from the oldest that it takes."""
@@ -115,6 +118,7 @@ def test_metadata_is_whole(built: Path, name: str) -> None:
     assert {one.split(" :: ")[0] for one in classifiers} >= {"Operating System", "Typing"}
 
 
+@pytest.mark.slow
 def test_the_index_gets_the_locks_with_their_addresses(built: Path) -> None:
     """Its page's links lead to files of the tag, and its addresses to the repository; the service is refused there."""
     found = metadata_of(built, "fencelock")

@@ -109,6 +109,7 @@ def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: s
         assert all(audit_of(one)["at"] > seen["at"] for one in left)
 
 
+@pytest.mark.slow
 def test_a_paused_auditor_is_overtaken(etcd: EtcdMember, valkey: Valkey, prefix: str) -> None:
     """A TTL after a pause another instance leads; on waking, the paused one knows, and its findings are ignored."""
     others: dict[str, Any] = {"audit_interval_s": EVERY_S, "lock_ttl_s": TTL_S, "lock_prefix": prefix}

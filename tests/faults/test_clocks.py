@@ -24,7 +24,7 @@ DAY_S = 86_400
 Clock = Callable[[int], None]
 
 
-@pytest.fixture(params=[Valkey, MariaDB])
+@pytest.fixture(params=[Valkey, pytest.param(MariaDB, marks=pytest.mark.slow)])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, Clock]]:
@@ -149,6 +149,7 @@ async def test_no_number_is_used_again(etcd: EtcdMember, store: tuple[str, Clock
         assert names == sorted(set(names))
 
 
+@pytest.mark.slow
 async def test_each_server_of_a_cluster_has_a_clock(etcd: EtcdMember, tmp_path: Path) -> None:
     """One is a day ahead: an answer has the clock of its item in it, and holds of both end in time."""
     optional_server("cc", "gcc")

@@ -285,21 +285,6 @@ def test_operators_are_not_behind_the_limit_of_buyers(etcd: EtcdMember, valkey: 
 # -- pipelining: requests that are sent before those ahead of them are answered ----------------------------------------
 
 
-def test_one_request_at_a_time(guarded: Instance, etcd: EtcdMember) -> None:
-    """A request that is sent before the answer to the previous one is dropped, and does not affect that one."""
-    httpx.put(
-        f"{guarded.url}/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR
-    ).raise_for_status()
-    with closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend, closing(connect(guarded)) as one:
-        with backend.lock("/seckill/lock/all"):
-            one.sendall(b"GET /stock/reduce HTTP/1.1\r\nHost: x\r\n\r\n" + HEALTHZ + HEALTHZ[:10])
-        said = read_all(one)
-        assert said.startswith(b"HTTP/1.1 200 ")
-        assert b"\r\nx-seckill-outcome: sold\r\n" in said
-        assert b"\r\nconnection: close\r\n" in said
-        assert said.count(b"HTTP/1.1 ") == 1
-
-
 def test_what_is_no_http_behind_a_request(guarded: Instance) -> None:
     """Bytes that are not HTTP end the connection, after the request before them has its answer."""
     with closing(connect(guarded)) as one:
@@ -496,13 +481,6 @@ def read_all(one: socket.socket) -> bytes:
             return said
         said += part
     raise AssertionError(f"not closed, said {said!r}")
-
-
-def read_on(one: socket.socket) -> None:
-    """Read until there is nothing more."""
-    with suppress(OSError):
-        while one.recv(65536):
-            pass
 
 
 def read_answer(answers: BinaryIO) -> tuple[int, bytes]:

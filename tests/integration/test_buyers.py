@@ -16,8 +16,8 @@ from app.errors import ConfigurationError
 from app.main import create_app
 from lab.servers import EtcdMember, Valkey
 from tests.harness.clients import BUYERS
-from tests.harness.shop import ThreadedInstance, client, settings
-from tests.harness.waiting import WITHIN_S, eventually_async
+from tests.harness.shop import ThreadedInstance, settings
+from tests.harness.waiting import WITHIN_S
 from tests.integration.conftest import OPERATOR, OpenClient
 from tests.integration.test_web import is_problem
 
@@ -139,21 +139,6 @@ async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
     assert await outcome(http, sku="rare") == "not_started"
     (await http.put("/stock?sku=rare", json={"starts_at": None}, headers=OPERATOR)).raise_for_status()
     assert await outcome(http, sku="rare") == "sold"
-
-
-async def test_other_instances_hear_of_new_terms(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Terms are in the store: an instance that was not notified sells on them from its next batch on."""
-    async with client(etcd.endpoint, valkey.url) as one, client(etcd.endpoint, valkey.url, instance="two") as two:
-        (
-            await one.put("/stock", json={"stock": 5, "starts_at": time.time() + 3600}, headers=OPERATOR)
-        ).raise_for_status()
-        assert await outcome(two) == "not_started"
-        (await one.put("/stock", json={"starts_at": 0}, headers=OPERATOR)).raise_for_status()
-
-        async def told() -> str:
-            return await outcome(two)
-
-        await eventually_async(told, "it is sold", until=lambda said: said == "sold")
 
 
 @pytest.mark.parametrize(

@@ -329,6 +329,7 @@ async def test_a_part_that_waits_holds_nothing_up(etcd: EtcdMember, valkey: Valk
         assert (await look(shop, order)).record.own_sums[1:4] == (2000, 2000, 0)
 
 
+@pytest.mark.slow
 async def test_the_books_close_on_a_bad_day(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
     """Two hundred refunds, half of the answers bad, three cashiers one after the other: to the cent, each once."""
     dice = random.Random(7)

@@ -569,7 +569,7 @@ def test_the_demo(tmp_path: Path) -> None:
     assert marked(mark) == []
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_demo_with_four_instances_one_lock_a_buyer(tmp_path: Path) -> None:
     """The articles' algorithm to the letter, without a guard, holds while nothing fails; here with four instances."""
     terms = ("--lock", "etcd", "--guard", "none", "--batch-max", "1", "--buyers", "120", "--stock", "70")
@@ -579,6 +579,7 @@ def test_the_demo_with_four_instances_one_lock_a_buyer(tmp_path: Path) -> None:
     assert len(report["sold_per_instance"]) == 4
 
 
+@pytest.mark.slow
 def test_the_demo_without_lock_and_guard_fails_visibly(tmp_path: Path) -> None:
     """The articles' bare read, decrement, write oversells: the audit finds it, and the exit status is 1."""
     done, report = demo(tmp_path, "--lock", "none", "--guard", "none")
@@ -587,16 +588,6 @@ def test_the_demo_without_lock_and_guard_fails_visibly(tmp_path: Path) -> None:
     assert re.search(rf"oversold\W+{report['oversold']} units", done.stdout)
     assert f"{report['oversold']} units were sold that did not exist" in done.stdout
     assert "This is what you were meant to see." in done.stdout
-
-
-@pytest.mark.slow
-def test_the_articles_algorithm_to_the_letter(tmp_path: Path) -> None:
-    """An etcd lock for every buyer, without a guard, holds while nothing fails."""
-    done, report = demo(
-        tmp_path, "--lock", "etcd", "--guard", "none", "--batch-max", "1", "--buyers", "150", "--stock", "90"
-    )
-    assert done.returncode == 0, done.stdout
-    assert (report["sold"], report["locks_taken"]) == (90, 150)
 
 
 @pytest.mark.exhaustive
@@ -757,7 +748,13 @@ def asked(url: str, **headers: str) -> Any:
         return json.load(answer)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGINT, 0),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((signal.SIGTERM, 0), (signal.SIGKILL, -9))),
+    ],
+)
 def test_up_sells_from_one_stock_until_it_is_ended(tmp_path: Path, number: signal.Signals, status: int) -> None:
     """`up` prints all addresses; its instances sell from one stock and are audited; at its end nothing is left."""
     ports = [free_port(), free_port()]

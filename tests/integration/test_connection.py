@@ -16,9 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import fencelock
 from app.main import create_app
-from app.sale import Shop
 from app.server import Server
-from app.web import admission
 from app.web.connection import Connection
 from lab.servers import EtcdMember, Valkey
 from tests.harness.clients import BUYERS, FOREIGN_PAGES
@@ -448,47 +446,6 @@ async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etc
                 half_closed[1].close()
             level = json.loads((await one.ask("GET /stock HTTP/1.1\nHost: x\n"))[-1])
             assert (level["stock"], level["lucky"]) == (999, 1)
-
-
-async def test_readers_who_have_hung_up_are_passed_over(
-    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When their turn comes, whatever they asked for: nothing is read for them, and one who still waits is answered."""
-    read = 0
-
-    async def order(*_: Any) -> None:
-        nonlocal read
-        read += 1
-
-    monkeypatch.setattr(Shop, "order", order)
-    monkeypatch.setattr(admission, "_REST", 10**9)  # while a buyer waits two readers have their turn, and then nobody
-    monkeypatch.setattr(admission, "_REST_MAX_S", 3600)
-    request = f"GET /holds/default~1-1~{32 * '0'} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-    with fencelock.connect(lock_url(etcd.endpoint)) as backend:
-        async with served(etcd, valkey, Connection, purchase_timeout_ms=60_000) as one:
-            await fill(one)
-            turns = cast(Any, one.server.config.app)._readers._begun
-            async with backend.aio.lock("/seckill/lock/all"):
-                buyer = asyncio.create_task(one.ask(REQUESTS["get"]))
-                await eventually_async(lambda: one.waiting == 1, "a buyer waits")
-                readers = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(40)]
-                for _, writer in readers:
-                    writer.write(request)
-                await eventually_async(lambda: len(turns._waiting) >= 37, "they wait")
-                for number, (_, writer) in enumerate(readers[:-1]):
-                    if number % 2:
-                        writer.transport.abort()
-                    else:
-                        writer.close()
-                there = one.server.server_state.connections
-                await eventually_async(lambda: one.gone + len(there) <= 2, "who are left is known")
-            await buyer
-            turns._rest(0.0)  # no buyer waits any more
-            reader, writer = readers[-1]
-            async with asyncio.timeout(WITHIN_S):
-                assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
-            writer.close()
-            assert read <= 4
 
 
 async def test_requests_that_do_not_wait_for_answers(etcd: EtcdMember, valkey: Valkey) -> None:

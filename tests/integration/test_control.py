@@ -105,76 +105,6 @@ async def enter(http: httpx.AsyncClient) -> str:
     return str((await http.get("/control/session")).json()["csrf"])
 
 
-CHANGES: list[tuple[str, str, dict[str, Any]]] = [
-    ("PUT", "/stock", {"stock": 1}),
-    ("POST", "/control/rush", {"buyers": 1}),
-    ("POST", "/control/pause", {}),
-    ("POST", "/control/leave", {}),
-]
-LOOKS = ["/control/picture", "/control/live", "/control/session", "/orders", "/locks"]
-
-
-async def test_nobody_gets_in_without_the_token(open_clients: OpenClients) -> None:
-    """Every endpoint answers 401, and the page asks for the token."""
-    [http] = await open_clients()
-    for method, path, body in [*CHANGES, *(("GET", path, {}) for path in LOOKS)]:
-        for shown in (None, b"Bearer wrong", f"Basic {TOKEN}".encode(), "Bearer é".encode("latin-1")):
-            answer = await http.request(method, path, json=body, headers=[(b"Authorization", shown)] if shown else [])
-            is_problem(answer, 401)
-            assert answer.headers["www-authenticate"] == "Bearer"
-    page = await http.get("/control")
-    assert (page.status_code, page.headers["location"]) == (303, "/control/login")
-    assert 'type="password"' in (await http.get("/control/login")).text
-
-
-async def test_the_bearer_token_opens_everything(open_clients: OpenClients) -> None:
-    """The bearer token needs no CSRF token: no browser sends it by itself."""
-    [http] = await open_clients()
-    for path in ("/control/picture", "/orders", "/locks"):
-        assert (await http.get(path, headers=BEARER)).status_code == 200
-    assert (await http.put("/stock", json={"stock": 7}, headers=BEARER)).json()["stock"] == 7
-    assert (await http.get("/control/session", headers=BEARER)).json() == {"csrf": None, "cashier": False}
-
-
-async def test_the_cookie_alone_only_looks(open_clients: OpenClients) -> None:
-    """A request that changes something also needs the CSRF token of this session."""
-    [http] = await open_clients()
-    word = await enter(http)
-    for path in ("/control/picture", "/control/session", "/orders", "/locks"):
-        assert (await http.get(path)).status_code == 200
-    wrong = [[], *([(CSRF.encode(), said.encode())] for said in ("", "0" * 64, word[:-1], "ü"))]
-    for method, path, body in CHANGES:
-        for headers in wrong:
-            is_problem(await http.request(method, path, json=body, headers=headers), 403)
-    cookies = dict(http.cookies)
-    http.cookies.clear()
-    other = await enter(http)
-    assert other != word
-    is_problem(await http.put("/stock", json={"stock": 1}, headers={CSRF: word}), 403)
-    assert (await http.get("/stock")).json()["stock"] == 100
-    assert (await http.put("/stock", json={"stock": 8}, headers={CSRF: other})).json()["stock"] == 8
-    http.cookies.clear()
-    http.cookies.update(cookies)
-    assert (await http.put("/stock", json={"stock": 9}, headers={CSRF: word})).json()["stock"] == 9
-    # A wrong bearer token is refused, whatever cookie comes with it.
-    is_problem(await http.get("/locks", headers={"Authorization": "Bearer wrong"}), 401)
-
-
-async def test_a_form_of_another_origin_changes_nothing(open_clients: OpenClients) -> None:
-    """A browser sends the cookie with another page's form; without the CSRF token the form changes nothing."""
-    [http] = await open_clients()
-    await enter(http)
-    forms = ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x"]
-    for method, path, body in CHANGES:
-        for content_type in forms:
-            headers = {"Origin": "http://127.0.0.1:9", "Content-Type": content_type}
-            answer = await http.request(method, path, content=json.dumps(body), headers=headers)
-            assert answer.status_code == 403, (path, content_type)
-    level = (await http.get("/stock")).json()
-    assert (level["stock"], level["lucky"]) == (100, 0)
-    assert (await http.get("/control/session")).status_code == 200
-
-
 async def test_the_cookie(open_clients: OpenClients) -> None:
     """Scripts can't read the cookie; it does not contain the token, and is valid at every instance with that token."""
     a, b = await open_clients(2)
@@ -246,19 +176,6 @@ async def test_at_the_door(open_clients: OpenClients) -> None:
         assert not http.cookies
 
 
-async def test_without_an_admin_token_it_is_locked(open_clients: OpenClients) -> None:
-    """Without an admin token nothing opens the control room."""
-    [http] = await open_clients(admin_token=None)
-    assert "SECKILL_ADMIN_TOKEN" in (await http.get("/control/login")).text
-    for token in ("", "None", TOKEN):
-        await http.post("/control/login", data={"token": token})
-        await http.get("/control", params={"token": token})
-        assert not http.cookies
-        for method, path, body in [*CHANGES, *(("GET", path, {}) for path in LOOKS)]:
-            shown = {"Authorization": f"Bearer {token}"}
-            is_problem(await http.request(method, path, json=body, headers=shown), 403)
-
-
 def test_the_token_is_in_no_log(etcd: EtcdMember, valkey: Valkey) -> None:
     """A token in a link or a form, right or wrong, is not logged, even at level debug."""
     with (
@@ -315,33 +232,6 @@ async def test_all_instances_on_each_page(open_clients: OpenClients) -> None:
         assert picture["grants"][0]["handed_over_ms"] >= 0
         assert picture["grants"][-1]["handed_over_ms"] is None  # no grant was before
         assert {one["token"] for one in picture["instances"]} == {None}
-
-
-async def test_an_item_that_is_not_there(open_clients: OpenClients) -> None:
-    """An item without a stock is shown as missing, not as an error; an impossible name is refused."""
-    [http] = await open_clients()
-    picture = await look(http, "phone")
-    assert (picture["level"], picture["missing"]) == (None, True)
-    assert "phone" in picture["store_error"]
-    is_problem(await http.get("/control/picture", params={"sku": "a b"}, headers=BEARER), 422, field="sku")
-    is_problem(await http.get("/control/live", params={"sku": "a b"}, headers=BEARER), 422, field="sku")
-
-
-async def test_the_auditors_verdict(open_clients: OpenClients) -> None:
-    """All instances show what the auditor found, with the number of violations."""
-    a, b = await open_clients(2, audit_interval_s=5)
-
-    async def verdict(http: httpx.AsyncClient) -> Any:
-        return (await look(http))["audit"]
-
-    for http in (a, b):
-        audit = await eventually_async(
-            lambda http=http: verdict(http),
-            "somebody has looked",
-            until=lambda audit: audit and audit["items"],
-        )
-        assert (audit["consistent"], audit["violations"]) == (True, 0)
-        assert audit["auditor"] in "ab"
 
 
 @asynccontextmanager
@@ -431,18 +321,6 @@ async def test_a_rush_is_sold_by_all_and_once(open_clients: OpenClients) -> None
     assert (await command(a, "rush", buyers=1))["instances"] == ["a"]  # one buyer comes to one instance
 
 
-async def test_no_buyer_is_sent_to_one_that_is_gone(
-    open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey
-) -> None:
-    """A killed instance has left its report; an instance that starts then sends it no buyers."""
-    [http] = await open_clients()
-    async with board(etcd, valkey) as put:
-        await put({"report/gone": report("gone")})
-        async with client(etcd.endpoint, valkey.url, instance="d", extension="lab.rehearsal") as later:
-            assert (await command(later, "rush", buyers=30))["instances"] == ["a", "d"]
-            await eventually_async(lambda: lucky(http), "all are served", until=lambda found: found == 30)
-
-
 async def test_a_command_from_before_the_start_or_that_comes_late_is_not_obeyed(
     open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey
 ) -> None:
@@ -490,48 +368,6 @@ async def test_what_a_stranger_calls_itself(open_clients: OpenClients, etcd: Etc
             etcdctl(etcd.endpoint, "del", stranger)
 
 
-async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
-    """The holder believes in its grant, another one sells on, the late write is refused; each buyer gets one unit."""
-    ttl_s = 4 * TTL_S  # a report and a picture, a second each, have to come before it is over
-    a, b = await open_clients(2, lock_ttl_s=ttl_s, purchase_timeout_ms=60_000)
-    for_s = ttl_s + 6
-    assert await command(a, "pause", for_s=for_s) == {"instance": "a", "for_s": for_s}
-    assert (await state(a, "a"))["pausing"]  # until somebody buys
-    stuck = asyncio.create_task(a.post("/stock/reduce"))
-    # All must be in one picture: the next one is a second later, and the lease may have expired by then.
-    picture = await eventually_async(
-        lambda: look(b),
-        "it is seen to stand still, with the lock",
-        until=lambda seen: seen["queue"] and of(seen, "a").get("paused_s"),
-    )
-    (holder,) = picture["queue"]
-    assert (holder["instance"], holder["holds"]) == ("a", True)
-    assert holder["token"] == of(picture, "a")["token"]
-    assert holder["held_s"] > 0
-    assert (await b.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
-    assert not stuck.done()
-    picture = await look(b)
-    assert {one["instance"]: one["token"] for one in picture["instances"]}["a"] == holder["token"]
-    assert all(one["token"] != holder["token"] for one in picture["queue"])
-    assert (await stuck).headers["x-seckill-outcome"] == "sold"
-    await eventually_async(lambda: events(b, "lost"), "the loss is told")
-    for kind in ("paused", "fenced", "lost"):
-        (event,) = await events(b, kind)
-        assert (event["instance"], event["facts"]["token"], event["times"]) == ("a", holder["token"], 1)
-    for kind in ("ran_out", "overtaken"):  # the instance that is asked notes it
-        (event,) = await events(b, kind)
-        assert (event["facts"]["of"], event["facts"]["token"]) == ("a", holder["token"])
-    assert event["facts"]["by"] == "b"
-    (woke,) = await events(b, "woke")
-    assert (woke["instance"], woke["facts"]["token"]) == ("a", holder["token"])
-    assert await events(b, "wrote") == []
-    overtaken = next(one for one in (await look(b))["grants"] if one["token"] == holder["token"])
-    assert overtaken["held_ms"] > 1000 * ttl_s
-    assert overtaken["units"] == 0
-    assert await lucky(a) == 2
-    assert len((await a.get("/orders", headers=BEARER)).json()["orders"]) == 2
-
-
 async def test_what_was_before(open_clients: OpenClients) -> None:
     """A new viewer gets the last two minutes: the levels, the buyers that each instance has served, the grants."""
     a, _ = await open_clients(2)
@@ -577,37 +413,6 @@ async def test_all_instances_tell_what_was_before(open_clients: OpenClients, etc
             return [one["instance"] for one in history["grants"] if one["purchases"]]
 
         await eventually_async(told, "all are told of", until=lambda grants: grants == ["b"] * 20)
-
-
-async def test_the_items_that_can_be_looked_at(open_clients: OpenClients) -> None:
-    """All items with a stock are listed by name."""
-    (a,) = await open_clients(1)
-    for sku in ("tablet", "mug"):
-        await restock(a, 5, sku)
-    assert (await a.get("/control/items", headers=BEARER)).json() == ["default", "mug", "tablet"]
-    assert (await a.get("/control/items")).status_code == 401
-
-
-async def test_the_holder_is_paused_whoever_is_asked(open_clients: OpenClients) -> None:
-    """The command goes to the current holder of the lock, or else to the instance that was asked."""
-    a, b = await open_clients(2, lock_ttl_s=60, purchase_timeout_ms=60_000)
-    assert (await command(b, "pause", for_s=8))["instance"] == "b"
-    stuck = asyncio.create_task(b.post("/stock/reduce"))
-    await eventually_async(lambda: state(a, "b"), "it stands still", until=lambda seen: seen["paused_s"] > 0)
-    answer = await command(a, "pause")
-    assert answer == {"instance": "b", "for_s": 63}
-    assert (await stuck).headers["x-seckill-outcome"] == "sold"
-    assert not (await state(a, "a"))["pausing"]
-
-
-async def test_a_pause_of_nothing(open_clients: OpenClients) -> None:
-    """The pause of an item that does not exist is dropped, and no other item is paused in its place."""
-    [http] = await open_clients()
-    answer = await http.post("/control/pause", params={"sku": "phone"}, json={}, headers=BEARER)
-    assert answer.status_code == 200
-    await eventually_async(lambda: state(http, "a"), "the pause is given up", until=lambda seen: not seen["pausing"])
-    assert (await http.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
-    assert await events(http, "paused") == []
 
 
 async def test_odd_wishes(open_clients: OpenClients) -> None:

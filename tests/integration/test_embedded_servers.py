@@ -17,7 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from app.errors import ConfigurationError
-from lab.servers import MariaDB, Postgres, Standby, ZooKeeper, postgres_folder
+from lab.servers import MariaDB, Postgres, ZooKeeper, postgres_folder
 from lab.servers.process import ProcessFailed
 from tests.harness.servers import ask, optional
 from tests.harness.waiting import eventually
@@ -25,7 +25,7 @@ from tests.harness.waiting import eventually
 Kind = type[ZooKeeper] | type[MariaDB] | type[Postgres]
 
 
-@pytest.fixture(params=[ZooKeeper, MariaDB, Postgres])
+@pytest.fixture(params=[*(pytest.param(one, marks=pytest.mark.slow) for one in (ZooKeeper, MariaDB)), Postgres])
 def kind(request: pytest.FixtureRequest) -> Kind:
     optional(request.param)
     return request.param
@@ -42,39 +42,6 @@ def kazoo(server: ZooKeeper, timeout: float = 10.0) -> Iterator[KazooClient]:
     finally:
         client.stop()
         client.close()
-
-
-def test_zookeeper_keeps_its_data_between_a_kill_and_the_next_start() -> None:
-    """Acknowledged data is there after a kill, and so is the session whose client comes back in time."""
-    with optional(ZooKeeper) as server:
-        with kazoo(server) as client:
-            client.create("/stock", b"300")
-            held = client.create("/held", ephemeral=True)
-            session, _ = client.client_id
-            server.kill()
-            server.start()
-            eventually(lambda: client.connected, "the client is back")
-            assert client.client_id[0] == session
-            assert client.get("/stock")[0] == b"300"
-            assert client.exists(held)
-        assert "/held" not in server.ask("dump")  # the session was closed
-
-
-def test_zookeeper_grants_a_session_of_two_seconds() -> None:
-    """The server grants the requested time-out: its clock is fine enough."""
-    with optional(ZooKeeper) as server, kazoo(server, timeout=2.0) as client:
-        client.create("/held", ephemeral=True)
-        assert "/held" in server.ask("dump")
-        assert ",to=2000," in server.ask("cons")  # kazoo does not report it
-
-
-def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
-    """After a kill the committed rows are there, and the same user can log in."""
-    with optional(MariaDB) as server:
-        ask(server, "CREATE TABLE stock (item VARCHAR(50), units INT)", "INSERT INTO stock VALUES ('täglich 🛒', 300)")
-        server.kill()
-        server.start()
-        assert ask(server, "SELECT * FROM stock") == (("täglich 🛒", 300),)
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -95,33 +62,6 @@ def test_postgresql_without_its_wheel_is_the_one_on_path(monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("lab.servers.postgres._WHEEL", "no_such_wheel")
     assert postgres_folder() == tmp_path
-
-
-def test_a_standby_follows_and_refuses_to_write() -> None:
-    """What the primary has committed is there, as soon as it has arrived."""
-    with (
-        optional(lambda: Postgres(durable=True)) as primary,
-        Standby(primary) as standby,
-        psycopg.connect(primary.url, autocommit=True) as writing,
-        psycopg.connect(standby.url, autocommit=True) as reading,
-    ):
-        writing.execute("CREATE TABLE stock AS SELECT 300 AS units")
-        eventually(
-            lambda: reading.execute("SELECT FROM pg_tables WHERE tablename = 'stock'").rowcount, "it has arrived"
-        )
-        assert reading.execute("SELECT units FROM stock").fetchone() == (300,)
-        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-            reading.execute("INSERT INTO stock VALUES (1)")
-
-
-def test_mariadb_starts_in_a_folder_with_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path of a Unix socket may have 107 characters; a temporary folder's may have more."""
-    folder = tmp_path / ("a" * 120)
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    with optional(MariaDB) as server:
-        assert server.directory.is_relative_to(folder)
-        assert ask(server, "SELECT 1") == ((1,),)
 
 
 def test_a_failed_start_says_why_and_leaves_nothing(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ async def test_in_mysql(etcd: EtcdMember, mariadb: MariaDB) -> None:
     assert all('"buyer":"erased"' in body for (body,) in ask(mariadb, "SELECT body FROM seckill_keys"))
 
 
+@pytest.mark.slow
 async def test_many_orders_in_mysql(etcd: EtcdMember, mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are looked at while others buy, and what these write is found, too; under the lock few rows are read."""
     async with shop(etcd.endpoint, mariadb.url) as sale:
@@ -114,6 +115,7 @@ async def test_many_orders_in_mysql(etcd: EtcdMember, mariadb: MariaDB, monkeypa
     assert not ask(mariadb, "SELECT 1 FROM seckill_records WHERE record LIKE '%ann%'")
 
 
+@pytest.mark.slow
 async def test_a_name_of_many_orders_in_mysql(
     etcd: EtcdMember, mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:

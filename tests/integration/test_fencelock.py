@@ -101,6 +101,7 @@ def test_the_first_programs_run_as_printed(etcd: EtcdMember, valkey: Valkey, tmp
     assert said == ["balance 5\n", "account 5\n"]
 
 
+@pytest.mark.slow
 def test_the_program_for_postgresql_runs_as_printed(tmp_path: Path) -> None:
     """Lock, fence, done, in a table that was there without a fence; only the address is the test's."""
     (program,) = programs("PostgreSQL")
@@ -135,6 +136,7 @@ def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
     assert wrong.stdout.count("[call-arg]") == 3, wrong.stdout + wrong.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comments", [True, False])
 def test_pyright_reads_the_same(tmp_path: Path, comments: bool) -> None:
     """It finds each planted mistake where mypy finds one, and no other; so an editor shows what CI will say."""
@@ -245,6 +247,7 @@ def test_run_waits_no_longer_than_told(fencelock: Run, etcd: EtcdMember) -> None
     assert "not free" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("setsid") is None, reason="no process groups")
 def test_a_command_whose_release_is_forced_is_killed(python: Path, etcd: EtcdMember, fencelock: Run) -> None:
     """A command whose release is forced is killed, with its children."""
@@ -261,6 +264,7 @@ def test_a_command_whose_release_is_forced_is_killed(python: Path, etcd: EtcdMem
     assert fencelock("force-release", "/cli/c").returncode == 1
 
 
+@pytest.mark.slow
 def test_show_prints_whatever_a_stranger_calls_itself(fencelock: Run, etcd: EtcdMember) -> None:
     """A stranger's name hides no other queue and is no terminal command; each line of JSON is valid."""
     for number, (owner, _) in enumerate(STRANGERS.values()):

@@ -31,24 +31,6 @@ async def hold(http: httpx.AsyncClient, **wish: Any) -> dict[str, Any]:
     return found
 
 
-async def test_the_flow(http: httpx.AsyncClient) -> None:
-    """Hold, extend, confirm, look, refund."""
-    held = await hold(http, quantity=2, ref="order 7")
-    assert (held["outcome"], held["state"], held["ref"], held["quantity"]) == ("held", "held", "order 7", 2)
-    assert held["pay_by"] > held["now"]
-    path = f"/holds/{held['id']}"
-    assert (await http.post(f"{path}/extend")).json()["outcome"] == "extended"
-    paid = await http.post(f"{path}/confirm", json={"payment_ref": "p1"}, headers=BACK_END)
-    assert (paid.status_code, paid.json()["outcome"], paid.json()["payment_ref"]) == (200, "confirmed", "p1")
-    assert (await http.get(path)).json()["state"] == "confirmed"
-    assert (await http.get(f"/orders/{held['id']}")).json()["state"] == "confirmed"
-    stock = (await http.get("/stock")).json()
-    assert (stock["stock"], stock["held"], stock["lucky"]) == (3, 0, 2)
-    back = await http.post(f"/orders/{held['id']}/refund", json={"restock": True}, headers=OPERATOR)
-    assert (back.json()["outcome"], back.json()["state"]) == ("refunded", "refunded")
-    assert (await http.get("/stock")).json()["stock"] == 5
-
-
 async def test_rights(http: httpx.AsyncClient) -> None:
     """The shop's back end and operators confirm, nobody else; operators alone refund."""
     held = await hold(http)
@@ -96,23 +78,6 @@ async def test_a_wish_that_is_none(http: httpx.AsyncClient, wish: Any, field: st
     assert (await http.get("/stock")).json()["held"] == 0
 
 
-async def test_requests_that_are_none(http: httpx.AsyncClient) -> None:
-    """No JSON, parameters, a page of another site, a body that is too large, an unknown item: each is named."""
-    assert (await http.post("/holds", content=b"{")).status_code == 422
-    assert (await http.post("/holds?buyer=ann", json={"buyer": "ann"})).status_code == 422
-    foreign = await http.post("/holds", json={"buyer": "ann"}, headers={"Origin": "http://evil.example"})
-    assert foreign.status_code == 403
-    assert (await http.post("/holds", json={"buyer": 9000 * "x"})).status_code == 413
-    assert (await http.post("/holds", json={"buyer": "ann", "sku": "nothing"})).status_code == 404
-    assert (await http.get("/holds/nothing")).status_code == 404
-    held = await hold(http)
-    for wrong in ({}, {"payment_ref": ""}, {"payment_ref": "p", "amount": -1}, {"payment_ref": "p", "currency": "eur"}):
-        answer = await http.post(f"/holds/{held['id']}/confirm", json=wrong, headers=BACK_END)
-        assert answer.status_code == 422
-    assert (await http.post(f"/holds/{held['id']}/cancel", json={"now": True})).status_code == 422
-    assert (await http.get("/stock")).json()["held"] == 1
-
-
 async def test_keys(http: httpx.AsyncClient) -> None:
     """The draft's quoted key and the bare one are the same; other words with it are refused."""
     wish = {"buyer": "ann"}
@@ -126,28 +91,6 @@ async def test_keys(http: httpx.AsyncClient) -> None:
         *(http.post("/holds", json=wish | {"ref": ref}, headers={"Idempotency-Key": "both"}) for ref in ("a", "b"))
     )
     assert sorted(one.status_code for one in told) == [200, 422]  # in one batch, perhaps
-
-
-async def test_request_ids(http: httpx.AsyncClient) -> None:
-    """A request's id is taken or made, given back, and kept with the order."""
-    answer = await http.post("/holds", json={"buyer": "ann"}, headers={"X-Request-Id": "r-1"})
-    assert (answer.headers["X-Request-Id"], answer.json()["request_id"]) == ("r-1", "r-1")
-    made = (await http.post("/holds", json={"buyer": "bob"})).headers["X-Request-Id"]
-    assert len(made) == 16
-    wrong = await http.post("/holds", json={"buyer": "ann"}, headers={"X-Request-Id": "a b"})
-    assert wrong.status_code == 422
-
-
-async def test_terms_of_an_item(http: httpx.AsyncClient) -> None:
-    """Windows and price are terms of the item; the hold carries its price."""
-    terms = {"hold_s": 30, "pay_s": 40, "price": 250, "currency": "EUR"}
-    set_ = await http.put("/stock", json=terms, headers=OPERATOR)
-    assert (set_.status_code, set_.json()["price"]) == (200, 250)
-    held = await hold(http, quantity=2)
-    assert (held["to_pay"], held["currency"]) == (500, "EUR")
-    assert held["pay_by"] - held["now"] < 31
-    wrong = await http.post(f"/holds/{held['id']}/confirm", json={"payment_ref": "p1", "amount": 1}, headers=BACK_END)
-    assert (wrong.status_code, wrong.json()["outcome"], wrong.json()["state"]) == (200, "amount_mismatch", "held")
 
 
 async def test_what_has_a_price_is_not_given(http: httpx.AsyncClient) -> None:
@@ -189,20 +132,6 @@ async def test_strangers_are_shown_no_hold(http: httpx.AsyncClient) -> None:
         for headers in (BACK_END, OPERATOR, {"Idempotency-Key": "k"}):
             assert (await http.post("/holds", json=wish, headers=headers)).json()["id"] == theirs["id"]
     assert (await http.get(f"/holds/{theirs['id']}")).json()["state"] == "held"
-
-
-async def test_a_second_cart_is_not_the_first(http: httpx.AsyncClient) -> None:
-    """At the limit a buyer's second cart is shown the first one's hold, by an outcome of its own, each time it asks."""
-    await http.put("/stock", json={"stock": 9, "limit_per_buyer": 2}, headers=OPERATOR)
-    carts = {cart: {"buyer": "zed", "quantity": quantity, "ref": cart} for cart, quantity in (("k1", 2), ("k2", 1))}
-    told = [
-        (await http.post("/holds", json=carts[cart], headers=BACK_END | {"Idempotency-Key": cart})).json()
-        for cart in ("k1", "k2", "k2", "k1")
-    ]
-    assert [one["outcome"] for one in told] == ["held", "already_held", "already_held", "held"]
-    assert {(one["id"], one["ref"], one["quantity"]) for one in told} == {(told[0]["id"], "k1", 2)}
-    both = [http.post("/holds", json={"buyer": "eve", "quantity": 2}, headers=BACK_END) for _ in range(2)]
-    assert {one.json()["outcome"] for one in await asyncio.gather(*both)} == {"held", "already_held"}
 
 
 async def test_the_shop_is_shown_no_strangers_hold(http: httpx.AsyncClient) -> None:

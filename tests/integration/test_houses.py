@@ -20,6 +20,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_service_and_nothing_that_tries_it(wheel: Path) -> None:
     """The wheel has no torture, planted bugs, embedded servers or demo, and all that the pages and the store need."""
     files = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
@@ -36,6 +37,7 @@ def test_the_container_is_built_of_the_service_and_the_locks() -> None:
     assert copied & {path.name for path in ROOT.iterdir() if path.is_dir()} == {"app", "fencelock"}
 
 
+@pytest.mark.slow
 def test_without_the_lab_its_commands_say_where_they_are(wheel: Path, tmp_path: Path) -> None:
     """`seckill --help` lists an operator's commands; `seckill demo` says what to install."""
     zipfile.ZipFile(wheel).extractall(tmp_path)

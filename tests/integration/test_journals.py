@@ -23,7 +23,7 @@ from tests.harness.waiting import WITHIN_S, eventually_async
 ITEMS = 20
 
 
-@pytest.fixture(params=["valkey", "mariadb"])
+@pytest.fixture(params=["valkey", pytest.param("mariadb", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest) -> str:
     server: Valkey | MariaDB = request.getfixturevalue(request.param)
     return server.url
@@ -207,6 +207,7 @@ def asked(valkey: Valkey) -> Iterator[Any]:
         yield count
 
 
+@pytest.mark.slow
 async def test_an_idle_sale_asks_little(etcd: EtcdMember, valkey: Valkey, asked: Any) -> None:
     """Two senders, a cashier, an auditor and the expiry together ask some 50 times a second for a hundred items."""
     nowhere, secret = "http://127.0.0.1:9", f"whsec_{base64.b64encode(b'x' * 24).decode()}"

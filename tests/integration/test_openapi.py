@@ -49,7 +49,7 @@ def described(*, with_token: bool) -> BaseSchema:
         "generation": {
             "deterministic": True,
             "database": "none",
-            "max-examples": 12,
+            "max-examples": 9,
             "with-security-parameters": not with_token,  # else a generated token would overwrite ours
         },
         "dictionaries": {name: {"values": values} for name, values in likely.items()},

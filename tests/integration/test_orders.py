@@ -144,38 +144,6 @@ async def test_newest_first(http: httpx.AsyncClient) -> None:
         assert [one["sku"] for one in await find(http, newest=True)] == ["abc"] * 2 + ["default"] * 4
 
 
-async def test_what_needs_an_operator(http: httpx.AsyncClient) -> None:
-    """A wrong amount, and a payment to give back; the operator settles both, and is named in the life."""
-    wrong, twice = await hold(http, "ann"), await hold(http, "bob")
-    assert await pay(http, wrong, "p1", 1) == "amount_mismatch"
-    assert await pay(http, twice, "p2") == "confirmed"
-    assert await pay(http, twice, "p3") == "duplicate_payment"
-    assert [one["id"] for one in await find(http, state="attention")] == [wrong, twice]
-    answer = (await http.post(f"/orders/{number_of(wrong)}/cancel")).json()
-    assert answer == {"outcome": "cancelled", "order": wrong, "state": "cancelled"}
-    back = await http.post(f"/orders/{number_of(wrong)}/refund", json={"restock": False})
-    assert (back.json()["outcome"], back.json()["state"]) == ("refunded", "cancelled")
-    back = await http.post(f"/orders/{number_of(twice)}/refund", json={"restock": False, "payment_ref": "p3"})
-    assert (back.json()["outcome"], back.json()["state"]) == ("refunded", "confirmed")
-    assert await find(http, state="attention") == []
-    life = (await http.get(f"/orders/{number_of(wrong)}/history")).json()
-    assert [step["kind"] for step in life["steps"]] == [
-        "held",
-        "amount_mismatch",
-        "cancelled",
-        "refund_due",
-        "refunded",
-    ]
-    assert life["steps"][2]["facts"] == {"by": "operator", "state": "cancelled"}
-    assert all(step["token"].isdigit() and step["batch"] for step in life["steps"])
-    assert (await http.post("/orders/default~1-1/cancel")).json()["outcome"] == "not_found"
-    assert (await http.get("/orders/default~1-1/history")).status_code == 404
-    await buy(http, {"buyer": "cy"})
-    (sold,) = await find(http, state="sold")
-    life = (await http.get(f"/orders/{sold['id']}/history")).json()
-    assert [step["kind"] for step in life["steps"]] == ["sold"]
-
-
 async def test_the_export(http: httpx.AsyncClient) -> None:
     """CSV that no spreadsheet computes, and JSON Lines; filtered as the list is, and without secrets."""
     names = ("=1+1", "+ann", "-bob", "@cy", 'déjà, "vu"')

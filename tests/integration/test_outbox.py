@@ -55,7 +55,9 @@ def parts(answer: Any) -> OrderId:
     return found
 
 
-@pytest.fixture(params=["etcd", "redis", "mysql", "zookeeper"])
+@pytest.fixture(
+    params=["etcd", "redis", *(pytest.param(one, marks=pytest.mark.slow) for one in ("mysql", "zookeeper"))]
+)
 def stands_on(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey) -> Iterator[dict[str, Any]]:
     """Return the settings of a sale on each lock system, and on both kinds of stores."""
     if request.param == "etcd":

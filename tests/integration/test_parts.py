@@ -21,7 +21,7 @@ async def ask(http: httpx.AsyncClient, path: str, body: dict[str, Any], key: str
     return found
 
 
-@pytest.fixture(params=["valkey", "mariadb"])
+@pytest.fixture(params=["valkey", pytest.param("mariadb", marks=pytest.mark.slow)])
 async def http(request: pytest.FixtureRequest, etcd: EtcdMember) -> Any:
     """An instance with 9 units at 499 cents, on both stores."""
     store: Valkey | MariaDB = request.getfixturevalue(request.param)
@@ -74,35 +74,6 @@ async def test_a_part_is_cancelled_once_for_good(http: httpx.AsyncClient) -> Non
     assert (told["quantity"], told["replayed"]) == (3, True)
     told = await ask(http, f"/holds/{order}/cancel", less, "c")
     assert (told["quantity"], told["replayed"]) == (2, False)
-
-
-async def test_what_is_owed_in_parts(http: httpx.AsyncClient) -> None:
-    """A part that is owed needs attention until it is settled by its name; who asks twice is told the same."""
-    order = await hold(http, "ann", quantity=2)
-    await pay(http, order, "p1", 2 * 499)
-    later = {"restock": True, "units": 1, "later": True}
-    told = await ask(http, f"/orders/{order}/refund", later, "one")
-    assert (told["paid"], told["owed"], told["given_back"], told["kept"]) == (998, 499, 0, 998)
-    assert told["gives_back"] == "operator"
-    [due] = (await http.get(f"/orders/{order}")).json()["payments"][0]["refunds"]
-    assert (due["state"], due["amount"], due["units"]) == ("due", 499, 1)
-    last = (await http.get(f"/orders/{order}/history")).json()["steps"][-1]
-    # The units are back; the money is not.
-    assert (last["kind"], last["facts"]["about"], last["facts"]["changes"]) == (
-        "refunded",
-        "units",
-        [{"currency": "EUR", "owed": 499}],
-    )
-    too_much = {"restock": False, "payment_ref": "p1", "amount": 500, "later": True}
-    assert (await ask(http, f"/orders/{order}/refund", too_much, "two"))["outcome"] == "too_much"
-    both = {"restock": False, "name": due["name"], "later": True}
-    assert (await ask(http, f"/orders/{order}/refund", both))["outcome"] == "nothing_due"  # it is owed already
-    for attention in (True, False):
-        assert [one["attention"] for one in await find(http)] == [attention]
-        done = await ask(http, f"/orders/{order}/refund", {"restock": False, "name": due["name"]})
-        assert done["outcome"] == ("partly_refunded" if attention else "nothing_due")
-        assert (done["owed"], done["given_back"], done["kept"], done["state"]) == (0, 499, 499, "confirmed")
-        assert done["gives_back"] is None
 
 
 async def test_an_answer_says_who_gives_back(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -119,39 +119,6 @@ async def test_a_refund_without_a_hold(http: httpx.AsyncClient, caplog: pytest.L
     assert (answer.status_code, answer.json()["errors"][0]["message"]) == (422, "Value error, data.hold is needed")
 
 
-async def test_a_part_is_told_once_for_each_message(http: httpx.AsyncClient) -> None:
-    """A part of a payment is a line in the order's life, and ends nothing until the parts are all of it."""
-    held = await hold(http)
-    assert await outcome(http, "succeeded", held, amount=499) == "confirmed"
-    for amount, told in ((1, "partly_refunded"), (1, "already_refunded"), (400, "partly_refunded")):
-        assert await outcome(http, "refunded", held, amount=amount) == told
-    assert ((await stands(http, held))["state"], await stock(http)) == ("confirmed", (1, 0, 1))
-    assert await outcome(http, "refunded", held, amount=98) == "refunded"
-    life = (await http.get(f"/orders/{held}/history", headers=OPERATOR)).json()["steps"]
-    assert [step["facts"]["amount"] for step in life if step["kind"] == "refunded"] == [1, 400, 98]
-
-
-async def test_a_payment_for_several_orders(http: httpx.AsyncClient) -> None:
-    """A part is the share of one after the other, unless the shop says whose it is; the whole is that of each."""
-    terms = {"price": 499, "currency": "EUR"}
-    stock = {"stock": 5, "new_sale": True, "forget_orders": "all"}
-    await http.put("/stock?sku=watch", json=stock | terms, headers=OPERATOR)
-    one, two = await hold(http), (await http.post("/holds", json={"buyer": "bob", "sku": "watch"})).json()["id"]
-
-    async def states() -> list[str]:
-        return [(await stands(http, each))["state"] for each in (one, two)]
-
-    for each in (one, two):
-        assert await outcome(http, "succeeded", each, "shared", amount=499) == "confirmed"
-    assert await outcome(http, "refunded", two, "shared", amount=100) == "partly_refunded"
-    assert [(await stands(http, each))["given_back"] for each in (one, two)] == [0, 100]
-    assert await outcome(http, "refunded", None, "shared", amount=600) == "refunded"
-    assert [(await stands(http, each))["given_back"] for each in (one, two)] == [499, 201]
-    assert await states() == ["refunded", "confirmed"]
-    assert await outcome(http, "refunded", one, "shared") == "already_refunded"
-    assert await states() == ["refunded", "refunded"]
-
-
 async def test_owed_money_is_a_warning(etcd: EtcdMember, valkey: Valkey) -> None:
     """Where there is an auditor, each instance's /readyz says how many payments are to be given back, and stays 200."""
     async with client(etcd.endpoint, valkey.url, payments_secret=SECRET, audit_interval_s=0.2) as http:

@@ -24,7 +24,7 @@ from tests.harness.shop import TOKEN, Counter, Instance, ThreadedInstance, lock_
 from tests.harness.waiting import eventually_async
 
 
-@pytest.fixture(params=["valkey", "mariadb"])
+@pytest.fixture(params=["valkey", pytest.param("mariadb", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest) -> str:
     server: Valkey | MariaDB = request.getfixturevalue(request.param)
     return server.url
@@ -289,6 +289,7 @@ async def test_the_control_room_knows_receivers(
             await eventually_async(lambda: buyers(erp) == ["ann"], "it arrives")
 
 
+@pytest.mark.slow
 async def test_senders_that_are_killed_lose_nothing(
     etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, erp: Receiver
 ) -> None:

@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
 import redis.asyncio
 
 from app.errors import (
-    BuyerRequired,
     Closing,
     HoursNotPossible,
     ItemBlocked,
@@ -82,15 +80,6 @@ async def test_a_sale_leaves_little_to_the_garbage_collector(etcd: EtcdMember, v
             gc.enable()
 
 
-async def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
-    """In the articles' example 3, 2 and 1 of 4 units are wanted: the first and the last buyer get theirs."""
-    async with shop(etcd.endpoint, valkey.url) as one:
-        await one.set_stock("default", 4)
-        answers = await asyncio.gather(*(one.submit(Purchase(quantity)) for quantity in (3, 2, 1)))
-        assert [answer.outcome for answer in answers] == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
-        assert (await one.level("default")).stock == 0
-
-
 @pytest.mark.parametrize("batch_max", [1, 1000])
 async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, batch_max: int) -> None:
     """50 requests with one key, at the same time at two instances, get one unit, one order, and one answer."""
@@ -109,41 +98,6 @@ async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, ba
         assert later == Answer(Outcome.SOLD, 1, answers[0].order, replayed=True)
         with pytest.raises(KeyReused):
             await two.submit(Purchase(2, key="k"))
-
-
-async def test_sold_out_takes_no_room(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The answer "sold out" is repeatable and stores nothing; after a restock the key may buy."""
-    async with shop(etcd.endpoint, valkey.url) as one, redis.asyncio.Redis.from_url(valkey.url) as client:
-        await one.set_stock("default", 0)
-        for _ in range(2):
-            answers = await asyncio.gather(*(one.submit(Purchase(key=f"k{number}")) for number in range(50)))
-            assert set(answers) == {Answer(Outcome.SOLD_OUT, 1)}
-        assert await client.keys("*refused*") == []
-        await one.set_stock("default", 5)
-        assert (await one.submit(Purchase(key="k1"))).outcome is Outcome.SOLD
-
-
-async def test_who_wanted_too_many_is_remembered(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A key that was refused because too few were left stays refused after a restock; a new key buys."""
-    async with shop(etcd.endpoint, valkey.url) as one:
-        await one.set_stock("default", 1)
-        assert (await one.submit(Purchase(quantity=2, key="k"))).outcome is Outcome.SOLD_OUT
-        await one.set_stock("default", 5)
-        assert await one.submit(Purchase(quantity=2, key="k")) == Answer(Outcome.SOLD_OUT, 2, replayed=True)
-        assert (await one.submit(Purchase(quantity=2, key="another"))).outcome is Outcome.SOLD
-
-
-async def test_a_key_has_its_answer_before_the_start_too(etcd: EtcdMember, valkey: Valkey) -> None:
-    """An instance whose clock is behind answers an order's key as the seller did."""
-    async with (
-        shop(etcd.endpoint, valkey.url) as ahead,
-        shop(etcd.endpoint, valkey.url, sale_starts_at=at(60)) as behind,
-    ):
-        await ahead.set_stock("default", 5)
-        first = await ahead.submit(Purchase(key="k"))
-        assert await behind.submit(Purchase(key="k")) == first._replace(replayed=True)
-        assert await behind.submit(Purchase(key="new")) == Answer(Outcome.NOT_STARTED, 1)
-        assert (await ahead.submit(Purchase(key="new"))).outcome is Outcome.SOLD  # that answer was not final
 
 
 async def test_ended_is_a_last_word(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -231,20 +185,6 @@ async def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valk
         assert answered == list(range(2000))
 
 
-async def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
-    """With a limit of 2 units nobody gets 3, however often and wherever they buy; a buyer needs a name."""
-    async with (
-        shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as one,
-        shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as two,
-    ):
-        await one.set_stock("default", 100)
-        answers = sum(await asyncio.gather(buy(one, 10, buyer="ann"), buy(two, 10, buyer="ann")), [])
-        assert outcomes(answers) == {"sold": 2, "limit_reached": 18}
-        assert (await one.submit(Purchase(buyer="bob"))).outcome is Outcome.SOLD
-        with pytest.raises(BuyerRequired):
-            await one.submit(Purchase())
-
-
 def at(after_s: float) -> datetime:
     """Return the time so many seconds from now."""
     return datetime.now(UTC) + timedelta(seconds=after_s)
@@ -271,18 +211,6 @@ async def test_instances_know_what_the_others_sold(etcd: EtcdMember, valkey: Val
         assert (audit.stock, audit.orders, audit.violations) == (0, 5, [])
 
 
-async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Nothing is sold before the start, with or without a key; afterwards the same key buys."""
-    async with shop(etcd.endpoint, valkey.url) as one:
-        await one.set_stock("default", 2, terms={"starts_at": at(3600).timestamp()})
-        for purchase in (Purchase(), Purchase(key="early")):
-            assert await one.submit(purchase) == Answer(Outcome.NOT_STARTED, 1)
-        await one.set_stock("default", 0, add=True, terms={"starts_at": at(0.5).timestamp()})
-        early = partial(one.submit, Purchase(key="early"))
-        await eventually_async(early, "the sale starts", until=lambda told: told.outcome is Outcome.SOLD)
-        assert (await one.level("default")).lucky == 1
-
-
 async def test_hours_that_could_not_be_read_again_are_not_written(etcd: EtcdMember, valkey: Valkey) -> None:
     """A moment before 1970, or too far ahead, is refused by its name, and the item sells on."""
     async with shop(etcd.endpoint, valkey.url) as one:
@@ -294,20 +222,7 @@ async def test_hours_that_could_not_be_read_again_are_not_written(etcd: EtcdMemb
         assert (await one.submit(Purchase())).outcome is Outcome.SOLD
 
 
-async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:
-    """New purchases are refused, for good if they have a key; repeats get their first answer."""
-    over = at(-1)
-    async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, sale_ends_at=over) as ended:
-        await one.set_stock("default", 5)
-        first = await one.submit(Purchase(key="in time"))
-        assert await ended.submit(Purchase()) == Answer(Outcome.ENDED, 1)
-        assert await ended.submit(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
-        assert await ended.submit(Purchase(key="in time")) == first._replace(replayed=True)
-        assert await one.submit(Purchase(key="late")) == Answer(Outcome.ENDED, 1, replayed=True)
-        assert (await one.submit(Purchase(key="new"))).outcome is Outcome.SOLD  # the end was postponed
-        assert (await one.audit("default")).lucky == 2
-
-
+@pytest.mark.slow
 async def test_a_buyer_who_came_before_the_end_is_served(etcd: EtcdMember, valkey: Valkey) -> None:
     """A buyer who came in time is served after the end, too."""
     end = at(10)  # for a slow machine: the buyer must be there before

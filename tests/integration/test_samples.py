@@ -101,7 +101,7 @@ def _status(url: str) -> int:
         return 0
 
 
-@pytest.mark.parametrize("name", ["nginx.conf", "haproxy.cfg"])
+@pytest.mark.parametrize("name", ["nginx.conf", pytest.param("haproxy.cfg", marks=pytest.mark.slow)])
 def test_a_sale_behind_the_samples(etcd: EtcdMember, valkey: Valkey, name: str) -> None:
     """Started as the runbook says ("A week before", 2): both instances sell, a crowd of one address has to wait, and
     payments are reported.
@@ -147,7 +147,7 @@ def crowd(port: int, path: str) -> set[int]:
         return {int(end.makefile("rb").readline().split()[1]) for end in ends}
 
 
-@pytest.mark.parametrize("name", ["nginx.conf", "haproxy.cfg"])
+@pytest.mark.parametrize("name", ["nginx.conf", pytest.param("haproxy.cfg", marks=pytest.mark.slow)])
 def test_half_a_body_stays_with_the_proxy(name: str) -> None:
     """A body that comes slowly takes none of the places that the service has for the callbacks of payments."""
     heads: list[str] = []

@@ -125,6 +125,7 @@ def stage(etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> Iterator[Stage]:
         yield one
 
 
+@pytest.mark.slow
 def test_it_is_small_and_well_typed() -> None:
     """A whole back end in some 120 lines, which mypy's strict checks accept."""
     assert len(SHOP.read_text().splitlines()) <= 125

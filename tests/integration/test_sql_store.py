@@ -33,8 +33,8 @@ from tests.harness.servers import ask, connected, optional
 from tests.harness.shop import buy, lock_url, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 
-GUARDS = ["fence", "version", "timestamp"]
 OPTIMISTIC = ["version", "timestamp"]
+GUARDS = ["fence", *(pytest.param(one, marks=pytest.mark.slow) for one in OPTIMISTIC)]
 # How statements are recognized on the wire: the command's number before a query, which COMMITTED lacks.
 COMMIT = b"\x03COMMIT"
 TAKE = b"UPDATE seckill_items SET stock"
@@ -402,6 +402,7 @@ async def test_a_new_sale_waits_for_no_order_to_be_deleted(server: MariaDB) -> N
         assert [one.buyer for one in await store.orders("default")] == ["7"]
 
 
+@pytest.mark.slow
 async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
     """An operator's command that begins a new sale ends at once; an instance that sells deletes the old rows."""
     async with opened(server) as command:

@@ -132,6 +132,7 @@ async def test_each_grant_is_a_span(etcd: EtcdMember, valkey: Valkey, traced: Co
     assert not [span for span in traced.spans if "reduce" in f"{span.name} {span.attributes}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wanted", "under"), [("false", [INSTRUMENT]), ("true", [])], ids=["not wanted", "no SDK"])
 def test_grants_have_no_spans_without_the_setting_and_the_sdk(
     etcd: EtcdMember, valkey: Valkey, traced: Collector, wanted: str, under: list[str]
@@ -153,6 +154,7 @@ def test_nothing_comes_between_a_buyer_and_the_count() -> None:
     assert with_traces.conflicted != metrics.conflicted
 
 
+@pytest.mark.slow
 def test_traces_need_their_extra() -> None:
     """Without OpenTelemetry the start ends with a line that names the package to install."""
     # The web framework may import the API: it is removed after all other imports.

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -100,24 +99,6 @@ async def test_the_same_key_gets_the_same_answer(open_client: OpenClient) -> Non
     assert (await http.get("/stock")).json()["lucky"] == 1
 
 
-async def test_bad_input_names_the_field_and_buys_nothing(open_client: OpenClient) -> None:
-    """A bad parameter, key or body gets 422 with its name; tests/unit/test_purchase.py has all the errors."""
-    http = await open_client()
-
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b"quantity=2"
-
-    keys = [("Idempotency-Key", "good"), ("Idempotency-Key", "a b")]
-    for field, wrong in (
-        ("quantity", {"params": {"quantity": "two"}}),
-        ("Idempotency-Key", {"headers": keys}),
-        ("body", {"json": {"quantity": 2}}),
-        ("body", {"content": chunks()}),
-    ):
-        is_problem(await http.post("/stock/reduce", **wrong), 422, field=field)
-    assert (await http.get("/stock")).json()["lucky"] == 0
-
-
 @pytest.mark.parametrize("path", ["/stock/reduce?sku=nope", "/stock?sku=nope"])
 async def test_an_unknown_item_is_404(open_client: OpenClient, path: str) -> None:
     """An item that doesn't exist gets 404 with the field `sku`."""
@@ -168,24 +149,6 @@ async def test_a_stock_that_is_missing_or_no_number(
 # -- the operator ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_operator_sees_orders_in_pages(open_client: OpenClient) -> None:
-    """Orders have key, instance and token, and come page by page."""
-    http = await open_client()
-    for number in range(3):
-        await http.post(f"/stock/reduce?buyer=b{number}", headers={"Idempotency-Key": f"k{number}"})
-    page = (await http.get("/orders?limit=2", headers=OPERATOR)).json()
-    assert [(order["buyer"], order["key"], order["instance"]) for order in page["orders"]] == [
-        ("b0", "k0", "test"),
-        ("b1", "k1", "test"),
-    ]
-    rest = (await http.get("/orders", params={"limit": 2, "after": page["next"]}, headers=OPERATOR)).json()
-    assert [order["buyer"] for order in rest["orders"]] == ["b2"]
-    assert rest["next"] is None
-    assert rest["orders"][0]["token"] > page["orders"][0]["token"]
-    for after in ("zzz", page["next"].replace("default", "phone")):
-        is_problem(await http.get("/orders", params={"after": after}, headers=OPERATOR), 422, field="after")
-
-
 async def test_the_operator_sees_the_queue(open_client: OpenClient, etcd: EtcdMember) -> None:
     """The holder comes first, then the waiters in their order."""
     http = await open_client()
@@ -228,19 +191,6 @@ async def test_a_bad_stock_names_the_field(open_client: OpenClient, body: dict[s
         assert answer.json()["errors"]
     is_problem(await http.put("/stock?sku=a%20b", json={"stock": 1}, headers=OPERATOR), 422, field="sku")
     assert (await http.get("/stock")).json()["stock"] == 5
-
-
-async def test_setting_the_stock(open_client: OpenClient) -> None:
-    """A restock keeps the units sold; a new sale begins with none sold; a new item appears."""
-    http = await open_client()
-    await http.post("/stock/reduce")
-    terms = NO_TERMS | {"warnings": []}
-    restocked = (await http.put("/stock", json={"stock": 9}, headers=OPERATOR)).json()
-    assert restocked == {"sku": "default", "stock": 9, "held": 0, "lucky": 1, "initial": 10} | terms
-    anew = (await http.put("/stock", json={"stock": 3, "new_sale": True, "forget_orders": 1}, headers=OPERATOR)).json()
-    assert anew == {"sku": "default", "stock": 3, "held": 0, "lucky": 0, "initial": 3} | terms
-    await http.put("/stock", params={"sku": "phone"}, json={"stock": 1}, headers=OPERATOR)
-    assert (await http.get("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
 
 
 # -- health ----------------------------------------------------------------------------------------------------------

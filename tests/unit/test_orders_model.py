@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, count
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -787,10 +788,14 @@ HOURS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
-@given(acts=ACTS, stock=st.integers(4, 9), limit=st.sampled_from([0, 0, 3, 4]), priced=st.booleans(), hours=HOURS)
-def test_the_rule_decides_as_the_book_does(acts: Any, stock: int, limit: int, priced: bool, hours: Any) -> None:
+@pytest.mark.parametrize("examples", [200, pytest.param(600, marks=pytest.mark.slow)])
+def test_the_rule_decides_as_the_book_does(examples: int) -> None:
     """All commands, several in a batch, at the very instants at which holds end, once more by their keys, and again."""
+    kinds = {"stock": st.integers(4, 9), "limit": st.sampled_from([0, 0, 3, 4]), "priced": st.booleans()}
+    settings(max_examples=examples)(given(acts=ACTS, hours=HOURS, **kinds)(play))()
+
+
+def play(acts: Any, stock: int, limit: int, priced: bool, hours: Any) -> None:
     price: dict[str, Any] = {"price": PRICE, "currency": "EUR"} if priced else {}
     sale = Sale(stock, Terms(limit_per_buyer=limit, hold_s=HOLD_MS / 1000, pay_s=PAY_MS / 1000, **price, **hours))
     sale.batch([Hold(3, SKU, "ann"), Hold(2, SKU, "bob", proven=True), Expire(SKU)])

@@ -11,7 +11,6 @@ import pytest
 from app.audit.ledger import Ledger
 from app.operator.report import Report
 from app.orders import (
-    CancelOutcome,
     Event,
     EventKind,
     IncidentOutcome,
@@ -146,28 +145,6 @@ def test_a_provider_that_tells_sums_is_heard_once() -> None:
     assert told.record.state is OrderState.REFUNDED
 
 
-def test_some_units_go_back_with_their_price() -> None:
-    """Two units of three are refunded, and sold again; the third one stays with its buyer."""
-    told = paid()
-    for _ in range(2):
-        assert told(Refund, True, units=2, message="a") == RefundOutcome.PARTLY_REFUNDED
-    assert (told.record.quantity, told.record.state, told.stock) == (1, OrderState.CONFIRMED, 7)
-    assert told.sums == (PAID, 2 * PRICE, 0)
-    assert told(Refund, True, units=2, message="b") == RefundOutcome.TOO_MUCH
-    assert told(Refund, True, units=1, message="c") == RefundOutcome.REFUNDED
-    assert (told.record.quantity, told.record.state, told.stock) == (1, OrderState.REFUNDED, 8)
-
-
-def test_some_units_of_a_hold_are_cancelled() -> None:
-    """The others stay held until the same deadline, and their price is what is to be paid."""
-    told = Told()
-    for _ in range(2):
-        assert told(Cancel, units=1, message="a") == CancelOutcome.PARTLY_CANCELLED
-    assert (told.record.quantity, told.record.due_ms, told.stock) == (2, 2_000, 6)
-    assert told(Cancel, units=3, message="b") == CancelOutcome.TOO_MUCH
-    assert told(Confirm, "p", 2 * PRICE, "EUR") == ConfirmOutcome.CONFIRMED
-
-
 def test_a_payment_that_is_told_otherwise_counts_once() -> None:
     """A wrong amount, then another currency, and then rightly: what was told before is taken off its sums."""
     told = Told()
@@ -233,15 +210,6 @@ def test_what_was_given_by_hand_is_owed_no_more(command: OrderCommand, state: Re
         assert told(RequestRefund, name, again=again) == RequestOutcome.NOTHING_DUE
 
 
-def test_what_went_elsewhere_is_beside_what_the_provider_gives() -> None:
-    """By bank 5.00, and at the provider 7.00, however it tells that: 12.00 went back."""
-    for more in ({"amount": 700, "refund_id": "re_1"}, {"so_far": 700}):
-        told = paid()
-        told(Refund, False, "p", amount=500, message="a", elsewhere=True)
-        told.hear(**more)
-        assert told.sums == (PAID, 1_200, 0)
-
-
 @pytest.mark.parametrize("by_hand", [{"amount": 800, "refund_id": "re_9"}, {"so_far": PAID, "at": 9.0}, None])
 def test_by_hand_after_a_refund_that_came_back(by_hand: dict[str, Any] | None) -> None:
     """The rest, which came back, is given once more in the dashboard, or noted: nothing is owed any more."""
@@ -287,18 +255,6 @@ def test_a_dispute_is_open_until_it_is_closed() -> None:
     assert told.sums == (PAID, 100, 0) and not told.record.needs_attention
 
 
-def test_a_lost_dispute_is_one_event() -> None:
-    """The bank has taken all of the payment: that ends the order, and is told once."""
-    told = paid()
-    told(Incident, EventKind.DISPUTED, "p", refund_id="dp")
-    told(Incident, EventKind.DISPUTE_LOST, "p", PAID, refund_id="dp")
-    assert (told.record.state, told.sums) == (OrderState.REFUNDED, (PAID, PAID, 0))
-    assert [(one.kind, one.facts["about"]) for one in told.events[2:]] == [
-        (EventKind.DISPUTED, "payment"),
-        (EventKind.DISPUTE_LOST, "order"),
-    ]
-
-
 def test_a_payment_in_another_currency_goes_back_in_its_own() -> None:
     """The provider says an amount and no currency: it is the payment's, so that it is settled, and told once."""
     told = Told()
@@ -331,6 +287,8 @@ def test_no_more_is_owed_than_there_is() -> None:
     told = paid()
     told(Refund, False, "p", amount=1_000, message="a", later=True)
     assert told(Refund, False, "p", amount=501, message="b", later=True) == RefundOutcome.TOO_MUCH
+    for named in ({"name": told.owed.name, "later": True}, {"name": "another"}):  # it is owed already, or not at all
+        assert told(Refund, False, **named) == RefundOutcome.NOTHING_DUE
 
 
 def test_a_part_of_an_amount_that_nobody_told_is_never_all() -> None:
