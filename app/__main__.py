@@ -5,12 +5,14 @@ import gc
 import os
 import signal
 import sys
+import threading
 
 
 def main() -> None:
     """Run the command; a Ctrl-C while the libraries are being loaded ends it as quietly as a later one."""
     # This comes first, as PID 1 of a container is not ended by a signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.unraisablehook = _end_later
     _open_closed()
     gc.set_threshold(1_000_000)  # the objects that libraries make while they are loaded are no garbage,
     atexit.register(gc.freeze)  # and none to look for at the end either: together a third of the time of a command
@@ -23,6 +25,15 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _end_later(ignored: "sys.UnraisableHookArgs") -> None:
+    """Repeat a signal that came in the middle of a finalizer, where Python ignores all errors, SystemExit included."""
+    if ignored.exc_type is SystemExit and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def _open_closed() -> None:

@@ -196,10 +196,26 @@ def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
     return plant
 
 
+_RENUMBERED: Final = (
+    """        redis.call("HDEL", key.fence, "last")
+        return {"not", values, stock, lucky or false, now_us}
+""",
+    """        for _, one in ipairs(item.writes) do
+          if one[1] == "XADD" and one[2] == key.orders then one[3] = "*" end
+        end
+        redis.call(unpack(command))
+""",
+)
+
+
 def _unguarded(*fields: str) -> Callable[[], None]:
-    """Return a patch by which a batch is written whatever these fields of its item's head are by then."""
+    """Return a patch by which a batch is written whatever these fields of its item's head are by then.
+
+    Nor do the numbers of its entries stop it, which are another's if somebody has written in between.
+    """
 
     def plant() -> None:
+        _in_lua("put.lua", _RENUMBERED)()
         put, refusal = StockStore._put, StockStore._refusal
 
         def patched(self: StockStore, sku: str, batch: Batch, own: Fence | None) -> Put:
@@ -219,7 +235,7 @@ def _unguarded(*fields: str) -> Callable[[], None]:
 
 def _fence_at_write_only() -> None:
     """Only writes are fenced, as most texts have it: a read does not raise the fence."""
-    _unguarded("source", "token", "prepared", "stock")()
+    _unguarded("source", "token", "prepared", "stock", "lucky")()
     put = StockStore._put
 
     def patched(self: StockStore, sku: str, batch: Batch, own: Fence | None) -> Put:
@@ -295,7 +311,7 @@ def _settles_without_a_fence() -> None:
         }
 
     StockStore.resolve = resolve  # type: ignore[method-assign]
-    _unguarded("source", "token", "prepared")()
+    _unguarded("source", "token", "prepared", "lucky")()
 
 
 def _repeat_is_sold_out() -> None:
@@ -791,7 +807,7 @@ BUGS: Final[dict[str, Bug]] = {
     "no-fence": Bug(
         "The store checks no token and no batch, only that the stock is what was read.",
         ("late-restocked",),
-        _unguarded("source", "token", "prepared"),
+        _unguarded("source", "token", "prepared", "lucky"),
     ),
     "tokens-as-text": Bug(
         "The store compares tokens as texts: 9 is above 10.",

@@ -428,8 +428,7 @@ async def _late_restocked(world: World) -> AsyncIterator[str]:
             raise Missed(f"no commit of {actor.name} to be seen")
         await asyncio.sleep(world.ttl_s)  # its sender gives up, notices, and sells again
         for sku in items:
-            await world.operator.set_to(sku, before[sku])
-        path.restore()  # at once, before others have sold
+            await world.operator.set_to(sku, before[sku], path.restore)
         yield f"a commit of {actor.name}, on a connection of its own"
     finally:
         path.restore()

@@ -98,10 +98,15 @@ class Operator:
         """Add units to an item."""
         await self._restock(sku, lambda: self._change(sku, units, in_all=False))
 
-    async def set_to(self, sku: str, stock: int) -> None:
-        """Raise an item's stock to so many units, if there are fewer now."""
+    async def set_to(self, sku: str, stock: int, then: Callable[[], None]) -> None:
+        """Raise an item's stock to so many units, if there are fewer now, and do `then` before others sell."""
+
+        async def change() -> None:
+            await self._sale.stock.set_stock(sku, stock, wait_s=_WAIT_S)
+            then()
+
         if (await self.levels()).get(sku, stock) < stock:
-            await self._restock(sku, lambda: self._sale.stock.set_stock(sku, stock, wait_s=_WAIT_S))
+            await self._restock(sku, change)
 
     async def _change(self, sku: str, units: int, *, in_all: bool) -> Level:
         """Add units; or set all that are left, if they are as they were seen."""
