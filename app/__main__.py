@@ -11,8 +11,8 @@ import threading
 def main() -> None:
     """Run the command; a Ctrl-C while the libraries are being loaded ends it as quietly as a later one."""
     # This comes first, as PID 1 of a container is not ended by a signal that it does not handle.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.unraisablehook = _end_later
+    signal.signal(signal.SIGTERM, End())
+    sys.unraisablehook = end_later
     _open_closed()
     gc.set_threshold(1_000_000)  # the objects that libraries make while they are loaded are no garbage,
     atexit.register(gc.freeze)  # and none to look for at the end either: together a third of the time of a command
@@ -27,7 +27,18 @@ def main() -> None:
         sys.exit(130)
 
 
-def _end_later(ignored: "sys.UnraisableHookArgs") -> None:
+class End:
+    """Handles SIGTERM until something else does. `came`: a library that is being loaded may catch the exception."""
+
+    came = False
+
+    def __call__(self, *_: object) -> None:
+        """Leave; the exit handlers run."""
+        self.came = True
+        sys.exit(128 + signal.SIGTERM)
+
+
+def end_later(ignored: "sys.UnraisableHookArgs") -> None:
     """Repeat a signal that came in the middle of a finalizer, where Python ignores all errors, SystemExit included."""
     if ignored.exc_type is SystemExit and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))

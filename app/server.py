@@ -122,6 +122,8 @@ def run(settings: Settings) -> None:
     """Serve on `settings.host` and `settings.port` until a signal to stop."""
     server, listeners = prepare(settings)
     _calm_garbage_collection()
+    if getattr(signal.getsignal(signal.SIGTERM), "came", False):
+        sys.exit(128 + signal.SIGTERM)
     # In the end uvicorn raises the signal that ended it once more. By itself SIGTERM would then end the process at
     # once, without the exit handlers: OpenTelemetry sends the last spans in one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())

@@ -230,6 +230,25 @@ def test_as_pid_1_it_ends_from_the_first_moment(after_s: float) -> None:
         child.wait()
 
 
+def test_a_signal_in_a_finalizer_is_not_lost() -> None:
+    """Python ignores all errors there, and with them the exit that the signal asks for."""
+    script = """
+import os, signal, sys, time
+from app.__main__ import End, end_later
+
+class Odd:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0)
+
+signal.signal(signal.SIGTERM, End())
+sys.unraisablehook = end_later
+Odd()
+time.sleep(60)
+"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=50).returncode == 128 + signal.SIGTERM
+
+
 def _catches(pid: int, number: signal.Signals) -> bool:
     caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
     return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
