@@ -230,23 +230,25 @@ def test_as_pid_1_it_ends_from_the_first_moment(after_s: float) -> None:
         child.wait()
 
 
-def test_a_signal_in_a_finalizer_is_not_lost() -> None:
-    """Python ignores all errors there, and with them the exit that the signal asks for."""
-    script = """
-import os, signal, sys, time
-from app.__main__ import End, end_later
-
-class Odd:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0)
-
-signal.signal(signal.SIGTERM, End())
-sys.unraisablehook = end_later
-Odd()
-time.sleep(60)
+_IN_A_FINALIZER = """
+    type("Odd", (), {"__del__": lambda _: os.kill(os.getpid(), signal.SIGTERM)})()
+    time.sleep(600)
 """
-    assert subprocess.run([sys.executable, "-c", script], timeout=50).returncode == 128 + signal.SIGTERM
+_CAUGHT_BY_A_LIBRARY = """
+    with contextlib.suppress(BaseException):
+        os.kill(os.getpid(), signal.SIGTERM)
+    server.run(settings.load(lock="local://", port=PORT))
+"""
+
+
+@pytest.mark.parametrize("run", [_IN_A_FINALIZER, _CAUGHT_BY_A_LIBRARY], ids=["a finalizer", "a library"])
+def test_a_signal_while_it_starts_is_not_lost(run: str) -> None:
+    """Python ignores all errors in a finalizer, and a library may catch some: the exit that a signal asks for, too."""
+    before = (
+        f"import contextlib, os, signal, time\nfrom app import __main__, cli, server, settings\nPORT = {free_port()}\n"
+    )
+    argv = [sys.executable, "-c", f"{before}def run():{run}\ncli.main = run\n__main__.main()"]
+    assert subprocess.run(argv, timeout=200).returncode == 128 + signal.SIGTERM
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:

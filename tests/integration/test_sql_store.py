@@ -78,11 +78,6 @@ async def until_one_waits(server: MariaDB) -> None:
     await eventually_async(lambda: count(server, "Innodb_row_lock_current_waits") == 1)
 
 
-async def until_swept(server: MariaDB) -> None:
-    """Wait until what earlier sales have left is gone."""
-    await eventually_async(lambda: not ask(server, "SELECT sku FROM seckill_items WHERE swept < sale"))
-
-
 @asynccontextmanager
 async def transaction(server: MariaDB) -> AsyncIterator[Callable[[str], Coroutine[Any, Any, None]]]:
     """Run statements in another session's transaction, and roll back at the end."""
@@ -593,7 +588,8 @@ async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> 
         for sku in ("a", "b"):
             await store.set_stock(sku, fence(1), 5)
             seen[sku] = await prepare(store, sku, fence(2), "x")
-        await until_swept(server)  # else it may be what waits
+        # Nothing is left to be swept, which may be what waits.
+        await eventually_async(lambda: not ask(server, "SELECT sku FROM seckill_items WHERE swept < sale"))
         ask(server, "CREATE TABLE ballast (number INT PRIMARY KEY)")
         async with transaction(server) as run:
             await run("SELECT * FROM seckill_items WHERE sku = 'b' FOR UPDATE")

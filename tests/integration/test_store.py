@@ -632,7 +632,7 @@ async def test_a_sale_without_a_layout_is_none_of_ours(store: StockStore, client
 
 
 ODD = [("token", text) for text in ("odd", "5.5", "0x10", "1e400", "-1", " 5", "")]
-ODD += [(field, text) for field in ("generation", "epoch") for text in ("odd", "1.5")]
+ODD += [(field, text) for field in ("generation", "epoch", "last") for text in ("odd", "1.5")]
 
 
 @pytest.mark.parametrize(("odd", "text"), [*ODD, ("source without a token", "another")])

@@ -65,3 +65,21 @@ local function foreign_type(key)
     if found ~= "none" and found ~= KINDS[name] then return key[name] end
   end
 end
+
+-- Do the work for each item, and return the answers. An item with a key of a foreign type has an answer of its own.
+local function answers_of(work)
+  local answers = {}
+  for _, item in ipairs(request.items) do
+    local key = keys_of_next_item()
+    local done, answer = pcall(work, key, item)
+    if not done then
+      -- If nothing was written yet, this says so; else it is in doubt.
+      local text = type(answer) == "table" and answer.err or tostring(answer)
+      local odd = string.find(text, "WRONGTYPE", 1, true) and foreign_type(key)
+      if not odd then return redis.error_reply(text) end
+      answer = {"corrupt", odd}
+    end
+    answers[#answers + 1] = answer
+  end
+  return answers
+end

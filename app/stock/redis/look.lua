@@ -132,16 +132,4 @@ local function look(key, item)
     about, sales, entries, secrets}
 end
 
-local answers = {}
-for _, item in ipairs(request.items) do
-  local key = keys_of_next_item()
-  local done, answer = pcall(look, key, item)
-  if not done then
-    local text = type(answer) == "table" and answer.err or tostring(answer)
-    local odd = string.find(text, "WRONGTYPE", 1, true) and foreign_type(key)
-    if not odd then return redis.error_reply(text) end
-    answer = {"corrupt", odd}
-  end
-  answers[#answers + 1] = answer
-end
-return answers
+return answers_of(look)

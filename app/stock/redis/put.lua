@@ -115,17 +115,4 @@ local function put(key, item)
   return {"ok"}
 end
 
-local answers = {}
-for _, item in ipairs(request.items) do
-  local key = keys_of_next_item()
-  local done, answer = pcall(put, key, item)
-  if not done then
-    -- If nothing was written yet, this says so; else it is in doubt.
-    local text = type(answer) == "table" and answer.err or tostring(answer)
-    local odd = string.find(text, "WRONGTYPE", 1, true) and foreign_type(key)
-    if not odd then return redis.error_reply(text) end
-    answer = {"corrupt", odd}
-  end
-  answers[#answers + 1] = answer
-end
-return answers
+return answers_of(put)
