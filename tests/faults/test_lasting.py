@@ -1,6 +1,7 @@
 """An instance is not ready on a server that may lose what it has acknowledged, and says which setting it is."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 
 from app.errors import StockUnavailable
+from app.orders import Ask
 from app.stock import Fence, registry
 from lab.servers import MariaDB, Postgres, Standby
 from lab.torture.proxy import Proxy
@@ -98,4 +100,24 @@ async def test_a_silent_postgresql_is_left_at_the_deadline() -> None:
         async with asyncio.timeout(5):
             with pytest.raises(StockUnavailable, match="did not answer"):
                 await store.ping(timeout_s=0.2)
+        await store.close()
+
+
+async def test_a_postgresql_is_left_with_nothing_that_waits() -> None:
+    """A statement that waits for somebody else's lock ends on the server, too: else it would be carried out later."""
+    with optional(Postgres) as server:
+        store = registry.connect(server.url, "fence", timeout_s=1)
+        await store.set_stock("default", Fence(1, "etcd:1"), 5)
+        with psycopg.connect(server.url) as stranger, psycopg.connect(server.url, autocommit=True) as watch:
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            for held in ("UPDATE seckill_items SET stock = stock", "LOCK TABLE seckill_items"):
+                stranger.execute(held.encode())
+                for attempt in (store.prepare(Fence(2, "etcd:1"), "b", {"default": Ask()}), store.level("default")):
+                    with contextlib.suppress(StockUnavailable):
+                        await attempt
+                await eventually_async(
+                    lambda: asyncio.to_thread(watch.execute, waiting), until=lambda c: c.fetchone() == (0,)
+                )
+            stranger.rollback()
+            assert watch.execute("SELECT token FROM seckill_items").fetchone() == (1,)
         await store.close()

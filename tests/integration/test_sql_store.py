@@ -12,6 +12,8 @@ from typing import Any
 
 import pymysql
 import pytest
+from sqlalchemy import inspect
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.errors import (
     ConfigurationError,
@@ -24,9 +26,12 @@ from app.errors import (
 )
 from app.orders import Answer, Ask, Outcome, Purchase, Settled, Terms
 from app.stock import Level, Refused, Sold, StockStore, registry
+from app.stock.bulkhead import Bulkhead
+from app.stock.sql.schema import METADATA
+from app.stock.sql.storage import SqlStorage
 from app.stock.sql.sweeper import Sweeper
 from fencelock.mysql import client as mysql_client
-from lab.servers import EtcdMember, MariaDB
+from lab.servers import EtcdMember, MariaDB, Postgres
 from lab.torture.proxy import Proxy
 from tests.contract.store_contract import commit, decided, fence, held_for, paid, prepare, resolve, run_out, sell
 from tests.harness.servers import ask, connected, optional
@@ -708,7 +713,7 @@ async def test_a_read_only_server_is_not_ready(own_server: MariaDB, guard: str) 
     ask(
         own_server,
         "CREATE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'",
-        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON seckill.* TO clerk@'127.0.0.1'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, INDEX ON seckill.* TO clerk@'127.0.0.1'",
         "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'x'",
         "GRANT SELECT ON seckill.* TO reader@'127.0.0.1'",
     )
@@ -751,6 +756,29 @@ async def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
         stores = [await stack.enter_async_context(opened(server, timeout_s=60)) for _ in range(8)]
         await asyncio.gather(*(store.set_stock(f"item-{n}", fence(1), n) for n, store in enumerate(stores)))
         assert [(await stores[0].level(sku)).stock for sku in await stores[1].items()] == list(range(8))
+
+
+@pytest.mark.parametrize("start", [MariaDB, Postgres])
+async def test_a_start_that_was_cut_is_made_up_for(start: type[MariaDB | Postgres]) -> None:
+    """An index whose statement was lost is made at the next start."""
+    with optional(start) as server, Proxy(server.port) as path:
+        path.lose_request(b"CREATE INDEX")
+        cut = registry.connect(server.url.replace(f":{server.port}", f":{path.port}"), "fence")
+        with pytest.raises(StockUnavailable):
+            await cut.set_stock("default", fence(1), 5)
+        await cut.close()
+        store = registry.connect(server.url, "fence")
+        await store.set_stock("default", fence(1), 5)
+        assert isinstance(store.storage, SqlStorage)
+
+        async def indexes(connection: AsyncConnection) -> set[str | None]:
+            return await connection.run_sync(
+                lambda sync: {i["name"] for t in METADATA.tables for i in inspect(sync).get_indexes(t)}
+            )
+
+        wanted = {index.name for table in METADATA.tables.values() for index in table.indexes}
+        assert wanted <= await store.storage.server.call(indexes, Bulkhead(1))
+        await store.close()
 
 
 async def test_close_leaves_no_connection(server: MariaDB) -> None:

@@ -91,7 +91,7 @@ async def store(server: Valkey, client: Any) -> AsyncIterator[StockStore]:
 # -- a write that dies half-way --------------------------------------------------------------------------------------
 
 
-NEEDED = ["set", "incrby", "xadd", "hset", "mget", "type", "rename", "unlink"]
+NEEDED = ["set", "incrby", "xadd", "hset", "hget", "hlen", "mget", "type", "rename", "unlink"]
 
 
 @pytest.mark.parametrize("command", NEEDED)
@@ -153,7 +153,10 @@ async def test_an_entry_that_somebody_else_has_written(store: StockStore, client
     with pytest.raises(StockChanged):
         await commit(store, "default", fence(3), batch(seen, 1))
     assert await client.mget("stock", "lucky") == ["4", "1"]
-    assert await sell(store, 4, 1) == ["9999999999999-1"]
+    seen = await prepare(store, "default", fence(4), "c")
+    await commit(store, "default", fence(4), Batch("c", seen, [], [Refused("r", Settled("sold_out", 9, None))]))
+    assert await sell(store, 5, 1) == ["9999999999999-1"]
+    assert isinstance((await store.inspect(["default"]))["default"], Fence)  # our last order is still known to be there
 
 
 async def test_an_order_with_the_id_of_a_lost_one_is_another(server: Valkey, store: StockStore, client: Any) -> None:

@@ -11,7 +11,8 @@ local TYPES = {
 }
 
 -- A script that fails half-way is not rolled back, so check first everything that could make a write fail: may we run
--- each command, and is its key of the right type? Of the keys themselves the server has asked at the call.
+-- each command, and is its key of the right type? All that is read is read before. Of the keys themselves the server has
+-- asked at the call.
 local may = {}
 local function forbids(command)
   local name = command[1]
@@ -33,6 +34,7 @@ local function refusal(key, item)
     end
     local found = redis.call("TYPE", key.refused).ok
     if found ~= "none" and found ~= "hash" then return {"corrupt", key.refused} end
+    item.begun, item.full = redis.call("HGET", key.refused, ""), redis.call("HLEN", key.refused) > REFUSALS_MAX
   end
   for _, command in ipairs(item.writes) do
     local name, of = command[1], command[2]
@@ -51,9 +53,9 @@ end
 
 -- Remember refusals, in a hash that replaces the older one when it is full, or too old.
 local function remember(key, item)
-  local ttl_ms, begun = tonumber(item.refusal_ttl_ms), redis.call("HGET", key.refused, "")
+  local ttl_ms, begun = tonumber(item.refusal_ttl_ms), item.begun
   local too_old = begun and item.now_ms - (tonumber(begun) or 0) > ttl_ms
-  if too_old or redis.call("HLEN", key.refused) > REFUSALS_MAX then
+  if too_old or item.full then
     redis.call("UNLINK", key.refused_before)
     redis.call("RENAME", key.refused, key.refused_before)
     redis.call("PEXPIRE", key.refused_before, item.refusal_ttl_ms)
@@ -92,7 +94,7 @@ local function put(key, item)
       local failed = type(reply) == "table" and reply.err
       if failed and not string.find(failed, "equal or smaller", 1, true) then error(reply) end
       if failed then
-        redis.call("HDEL", key.fence, "last")
+        redis.call("HDEL", key.fence, "last", "tag")
         return {"not", values, stock, lucky or false, now_us}
       end
       break

@@ -45,6 +45,7 @@ class PostgresServer(Server):
 
     name = "PostgreSQL"
     driver = "postgresql+psycopg://"
+    always_whole = True  # settings of a session would be those of a pooler's other clients
 
     def __init__(self, url: str, timeout_s: float) -> None:
         if psycopg is None:

@@ -93,7 +93,7 @@ ITEMS: Final = Table(
     _number("lucky", 0),
     _number("held", 0),
     Column("initial", BigInteger),
-    _text("terms", 2000, server_default=""),
+    _text("terms", 20_000, server_default=""),  # a text of 200 letters in each of 20 languages
     _number("generation", 0),
     _number("sale", 0),
     _number("swept", 0),

@@ -5,13 +5,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Executable, Table, inspect
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -55,12 +55,16 @@ class Conflict(Exception):
 class Server(ABC):
     """Connections to one database. Each statement is a transaction of its own, unless one was begun.
 
+    Its limits must be known to the server: a client that goes away at a deadline leaves a statement behind, which waits
+    for a row for ever, keeps a connection of the server, and is carried out later.
+
     `timeout_s`: deadline of a call, the wait for a connection included.
     """
 
     name: ClassVar[str]
     begin: str  # a statement, with its settings
     driver: ClassVar[str]
+    always_whole: ClassVar[bool] = False  # only a transaction has limits
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -120,8 +124,11 @@ class Server(ABC):
         *,
         timeout_s: float | None = None,
         whole: bool = False,
+        bare: bool = False,
     ) -> Result:
-        """Run some statements on one connection; `whole`: in a transaction. Raises `StockUnavailable` or `Conflict`.
+        """Run some statements on one connection. Raises `StockUnavailable` or `Conflict`.
+
+        `whole`: in a transaction; `bare`: about the server itself, in none, and without our tables.
 
         At the deadline the connection is closed; whether its statements were written is then unknown.
         """
@@ -130,28 +137,26 @@ class Server(ABC):
             raise StockUnavailable(f"the connection to {self.name} is closed")
         try:
             async with bulkhead.call(limit_s):
-                return await self._call(work, whole=whole)
+                return await self._call(work, whole=(whole or self.always_whole) and not bare, bare=bare)
         except TimeoutError as error:
             raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
 
-    async def _call(self, work: Callable[[AsyncConnection], Awaitable[Result]], *, whole: bool) -> Result:
+    async def _call(self, work: Callable[[AsyncConnection], Awaitable[Result]], *, whole: bool, bare: bool) -> Result:
         for left in reversed(range(_TRIES)):
             connection = None
             try:
                 async with self.engine.connect() as connection, self._in_use(connection):
-                    if not self._made:
+                    if not (self._made or bare):
                         await self._make_tables(connection)
                     if not whole:
                         return await work(connection)
                     async with self._transaction(connection):
                         return await work(connection)
-            except IntegrityError as error:
-                raise Conflict(self.text_of(error)) from error
             except DBAPIError as error:
-                if self.is_refused(error):
-                    raise Conflict(self.text_of(error)) from error
                 if left and self.is_victim(error):
                     continue
+                if isinstance(error, IntegrityError) or self.is_refused(error):
+                    raise Conflict(self.text_of(error)) from error
                 nobody = connection is None
                 raise StockUnavailable(f"{self.name}: {self.text_of(error)}", untouched=nobody) from error
             except (SQLAlchemyError, OSError) as error:
@@ -192,20 +197,32 @@ class Server(ABC):
         """Make the tables at the first call, where they are missing; one that is missing later has been lost."""
 
         # Look first, instead of CREATE IF NOT EXISTS: an account that only uses tables needs no right to create any.
-        def look(sync: Any) -> tuple[list[Table], set[str]]:
+        def look(sync: Any) -> tuple[list[CreateTable | CreateIndex], set[str]]:
             found = inspect(sync)
             names = set(found.get_table_names())
             columns = {one["name"] for one in found.get_columns(ITEMS.name)} if ITEMS.name in names else set()
-            return [table for table in METADATA.sorted_tables if table.name not in names], columns
+            missing = list[CreateTable | CreateIndex]()
+            for table in METADATA.sorted_tables:
+                if table.name not in names:
+                    missing.append(CreateTable(table))
+                if table.indexes:
+                    there = {one["name"] for one in found.get_indexes(table.name)} if table.name in names else set()
+                    missing += (CreateIndex(index) for index in table.indexes if index.name not in there)
+            return missing, columns
 
         missing, columns = await connection.run_sync(look)
         if columns and columns < {column.name for column in ITEMS.columns}:
             raise StockUnavailable(f"{self.name}: {_OLD}", untouched=True)
-        for table in missing:
+        for one in missing:
             try:
-                await connection.run_sync(table.create, checkfirst=True)
-            except DBAPIError:  # somebody else made it at the same moment
-                if not await connection.run_sync(partial(_has, table.name)):
+                async with self._transaction(connection):
+                    await connection.execute(one)
+            except DBAPIError:
+                # Somebody else may have made it at the same moment.
+                if connection.invalidated:
+                    raise
+                left, _ = await connection.run_sync(look)
+                if any(one.element is other.element for other in left):
                     raise
         self._made = True
 
@@ -217,10 +234,6 @@ class Server(ABC):
         with suppress(TimeoutError, SQLAlchemyError, OSError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.engine.dispose()
-
-
-def _has(name: str, sync: Any) -> bool:
-    return bool(inspect(sync).has_table(name))
 
 
 def keys_of(table: Table) -> list[Column[Any]]:

@@ -182,7 +182,7 @@ class SqlStorage(Storage):
     ) -> dict[str, Found | StockError]:
         async def read(connection: AsyncConnection) -> dict[str, Found | StockError]:
             if fence is not None:
-                # In a transaction of its own: nothing that was decided before can be written after it.
+                # Committed before anything is decided: what was decided earlier can't be written any more.
                 own = {"own_source": fence.source, "own_token": fence.token, "own_batch": batch_id}
                 layouts = (0, _LARGEST) if any_layout else (LAYOUT, LAYOUT)
                 layout = dict(zip(("layout_from", "layout_to"), layouts, strict=True))
@@ -556,7 +556,7 @@ class SqlStorage(Storage):
 
     @override
     async def ensure_lasting(self, timeout_s: float | None) -> None:
-        await self._read(self.server.ensure_lasting, timeout_s)
+        await self.server.call(self.server.ensure_lasting, self._readers, timeout_s=timeout_s, bare=True)
 
     @override
     async def close(self) -> None:
