@@ -197,7 +197,7 @@ def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
 
 
 _RENUMBERED: Final = (
-    """        redis.call("HDEL", key.fence, "last")
+    """        redis.call("HDEL", key.fence, "last", "tag")
         return {"not", values, stock, lucky or false, now_us}
 """,
     """        for _, one in ipairs(item.writes) do

@@ -536,14 +536,14 @@ class StoreContract:
         store = await open_store()
         await store.set_stock("phone", fence(1), 5)
         seen = await prepare(store, "phone", fence(2), "b")
-        longest = {"paused_texts": {f"{a}{b}": "🎂" * 200 for a in "abcd" for b in "efghi"}}
-        await store.set_stock("phone", fence(2), 0, add=True, terms={"limit_per_buyer": 1} | longest)
+        longest = {f"{a}{b}": "🎂" * 200 for a in "abcd" for b in "efghi"}
+        await store.set_stock("phone", fence(2), 0, add=True, terms={"limit_per_buyer": 1, "paused_texts": longest})
         with pytest.raises(StockError):
             await commit(store, "phone", fence(2), decided(seen, 2))
         if store.guarded and (await store.inspect(["phone"]))["phone"] is not None:
             with pytest.raises(FenceRefused):
                 await store.set_stock("phone", fence(1), 0, add=True, terms={"limit_per_buyer": 5})
-        assert (await store.level("phone")).terms == Terms(limit_per_buyer=1, **longest)
+        assert (await store.level("phone")).terms == Terms(limit_per_buyer=1, paused_texts=longest)
 
     async def test_a_new_sale_begins_anew(self, system: StoreSystem, open_store: OpenStore) -> None:
         """Orders of the old sale are not missed in a new sale, nor in a store that was emptied and filled again."""
