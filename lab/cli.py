@@ -149,8 +149,7 @@ def rehearse(
     retries: Annotated[int, typer.Option(min=0, max=20, help="How often a buyer who failed asks again.")] = 3,
     again: Annotated[float, typer.Option(min=0, max=1, help="Which part asks once more when it was told.")] = 0.1,
     sign_with: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The secret or private key that signs buyers."),
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The secret or private key that signs buyers.")
     ] = None,
     pay: Annotated[
         float | None,
@@ -193,8 +192,7 @@ def torture(
         ),
     ] = "",
     every: Annotated[
-        float | None,
-        typer.Option(min=1, max=3600, help="Seconds of calm after each fault.", show_default="TTL + 5"),
+        float | None, typer.Option(min=1, max=3600, help="Seconds of calm after each fault.", show_default="TTL + 5")
     ] = None,
     rate: Annotated[float, typer.Option(min=1, max=1000, help="Buyers a second.")] = 60,
     seed: Annotated[

@@ -33,16 +33,7 @@ from app.cashier.provider import Became, Provider, Result, Unanswered, Wish
 from app.errors import EXPECTED
 from app.journals import EntryMissing, Journals, pages
 from app.office import Office, holding
-from app.orders import (
-    Event,
-    EventKind,
-    GivenBack,
-    Incident,
-    Order,
-    PaymentRefund,
-    RefundState,
-    RequestRefund,
-)
+from app.orders import Event, EventKind, GivenBack, Incident, Order, PaymentRefund, RefundState, RequestRefund
 from app.payments import Kind
 from app.payments.shares import commands
 from app.sale import Shop

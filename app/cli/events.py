@@ -30,9 +30,13 @@ def show(number: str | None, receiver: str | None, as_json: bool) -> None:
         tables.print_paragraphs(map(_about, rows) if rows else [["no event is parked or dead"]])
 
 
-def replay(sku: str | None, since: str | None, dead: bool, receiver: str | None, operator: str) -> None:
-    """Ask the senders for events again."""
-    wish = Wish(since, dead)
+def replay(sku: str | None, since: str | None, number: str | None, receiver: str | None, operator: str) -> None:
+    """Ask the senders for events again: those behind an entry, or else what is dead or parked, of an order or all."""
+    try:
+        order = None if number is None else deliveries.order_of(number, sku)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--order") from None
+    wish, sku = Wish(since, since is None, orders=[order.number] if order else None), order.sku if order else sku
 
     async def ask(sale: Sale) -> list[str]:
         if sku is not None:

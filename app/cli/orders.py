@@ -308,15 +308,18 @@ def orders_replay(
         str | None, typer.Option(metavar="ENTRY", help="Send all events behind this entry again; 0: all.")
     ] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters, and what is parked, again.")] = False,
+    order: Annotated[
+        str | None, typer.Option(metavar="ID", help="Try only those of this order, by its id or its number.")
+    ] = None,
     receiver: Receiver = None,
     by: By = "",
 ) -> None:
     """Have events sent again. The sender does so within some seconds, or when there is one."""
-    if (since is not None) == dead:
-        raise typer.BadParameter("say either --since ENTRY or --dead")
+    if (since is not None) == (dead or order is not None):
+        raise typer.BadParameter("say either --since ENTRY, or --dead or --order ID")
     from app.cli import events
 
-    events.replay(sku, since, dead, receiver, name_of(by))
+    events.replay(sku, since, order, receiver, name_of(by))
 
 
 @buyers.command("erase")

@@ -2,14 +2,15 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli import terms
-from app.cli.common import By, Json, Yes, name_of, print_json, say, with_sale
+from app.cli.common import By, Json, Result, Yes, name_of, print_json, say, with_sale
 from app.errors import StockError
 from app.orders import DEFAULT_SKU, TERMS
 
@@ -133,11 +134,9 @@ def stock_pause(
 ) -> None:
     """Sell nothing of an item for now. Buyers are told so, and the shop's page opens again by itself."""
     texts = dict(one.partition("=")[::2] for one in text_in or ())
-    line = f"a line of {TERMS['paused'].most} characters at most"
-    if not TERMS["paused"].may_be_kept(text):
-        raise typer.BadParameter(line, param_hint="--text")
-    if not TERMS["paused_texts"].may_be_kept(texts):
-        raise typer.BadParameter(f"a language such as zh, `=`, and {line}", param_hint="--text-in")
+    for name, value, option in (("paused", text, "--text"), ("paused_texts", texts, "--text-in")):
+        if not TERMS[name].may_be_kept(value):
+            raise typer.BadParameter(TERMS[name].wanted, param_hint=option)
     _change_terms(sku, everything, by, as_json, paused=text, paused_texts=texts or None)
 
 
@@ -163,23 +162,31 @@ def stock_end(sku: Sku = DEFAULT_SKU, everything: All = False, by: By = "", as_j
 
 
 def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: Any) -> None:
-    statuses = []
+    statuses: list[int] = []
 
     async def change_each(sale: "Sale") -> "list[Level]":
-        done = []
-        for one in await sale.stock.items() if everything else [sku]:
-            try:
-                done.append(await sale.stock.set_stock(one, 0, add=True, terms=change, by=name_of(by)))
-            except StockError as error:
-                if not everything:
-                    raise
-                statuses.append(say(f"{one}: {error}"))  # the other items are changed all the same
+        skus = await sale.stock.items() if everything else [sku]
+        set_one = partial(sale.stock.set_stock, stock=0, add=True, terms=change, by=name_of(by))
+        done = await _each(skus, set_one, statuses)
         if change.get("paused", "") is None:
             statuses.extend(_say_closed(sale, done))
         return done
 
     _print_levels(with_sale(change_each), as_json)
     raise typer.Exit(max(statuses, default=0))
+
+
+async def _each(skus: Sequence[str], change: "Callable[[str], Awaitable[Result]]", statuses: list[int]) -> list[Result]:
+    """Change some items: of several, one that can't be changed stops no other, and has an exit status."""
+    done = []
+    for one in skus:
+        try:
+            done.append(await change(one))
+        except StockError as error:
+            if len(skus) == 1:
+                raise
+            statuses.append(say(f"{one}: {error}"))
+    return done
 
 
 def _say_closed(sale: "Sale", levels: "Sequence[Level]") -> list[int]:
@@ -199,11 +206,7 @@ def stock_remove(sku: Annotated[str, typer.Option(help="The item.")], by: By = "
 
 @stock.command("unfence")
 def stock_unfence(
-    sku: Sku = DEFAULT_SKU,
-    everything: All = False,
-    yes: Yes = False,
-    by: By = "",
-    as_json: Json = False,
+    sku: Sku = DEFAULT_SKU, everything: All = False, yes: Yes = False, by: By = "", as_json: Json = False
 ) -> None:
     """Forget the store's fence, after etcd was replaced or restored from a backup.
 
@@ -213,13 +216,15 @@ def stock_unfence(
         what = "" if everything else f" {sku!r}"
         typer.confirm(f"Have all instances that sell{what} under the old lock system ended?", abort=True)
 
+    statuses: list[int] = []
+
     async def unfence(sale: "Sale") -> "list[Level]":
         skus = await sale.stock.items() if everything else [sku]
-        for one in skus:
-            await sale.stock.unfence(one, by=name_of(by))
+        await _each(skus, partial(sale.stock.unfence, by=name_of(by)), statuses)
         return await _levels(sale, skus)
 
     _print_levels(with_sale(unfence), as_json)
+    raise typer.Exit(max(statuses, default=0))
 
 
 @stock.command("accept-loss")

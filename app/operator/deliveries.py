@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from app import moments
-from app.errors import ConfigurationError, StockError
+from app.errors import ConfigurationError, StockCorrupt, StockError
 from app.journals import in_pages
 from app.orders import OrderId
 from app.outbox.state import State, Wish
@@ -66,22 +66,40 @@ async def undelivered(store: StockStore, skus: Sequence[str], to: Sequence[str])
     return found
 
 
+def order_of(number: str, sku: str | None) -> OrderId:
+    """The order of a number. Raises `ValueError` if it is none, or of another item than the one that is named."""
+    order = OrderId.parse_name(number)
+    if order is None:
+        raise ValueError(f"not an order's number, such as `{OrderId('item', 'number').name}`")
+    if sku not in (None, order.sku):
+        raise ValueError(f"this order is of the item {order.sku!r}, and `sku` names {sku!r}")
+    return order
+
+
 async def replay(store: StockStore, skus: Sequence[str], wish: Wish, to: Sequence[str], *, by: str) -> list[str]:
-    """Ask these receivers' senders to send events of these items again, and note it; returns those that have any."""
+    """Ask these receivers' senders to send events of these items again; returns the items that have any.
+
+    The log has each item before its senders are asked. Raises `StockCorrupt`, after all others, for unreadable notes.
+    """
     what = "parked or dead" if wish.since is None else f"behind {wish.since}"
     if wish.at is not None:
         what = f"from {moments.written(wish.at)} on"
-    asked = set()
+    asked, odd = dict[str, list[str]](), list[str]()
     for receiver in to:
         some: Iterable[str] = skus
         if wish.since is None and wish.at is None:
             found = await states(store, skus, receiver)
             apart = {sku: {*state.parked, *(one.order for one in state.dead)} for sku, state in found.items()}
             some = [sku for sku, there in apart.items() if (there if wish.orders is None else there & {*wish.orders})]
-        for sku in some:
-            await wish.ask(store, sku, receiver)
-            asked.add(sku)
-    for sku in asked:
+        asked |= {sku: [*asked.get(sku, ()), receiver] for sku in some}
+    for sku, names in asked.items():
         about = {} if wish.orders is None else {"order": OrderId(sku, ", ".join(wish.orders)).name}
         await store.note(sku, Note(by, "replay", about, about | {"events": what}))
+        for receiver in names:
+            try:
+                await wish.ask(store, sku, receiver)
+            except StockCorrupt as error:
+                odd.append(str(error))
+    if odd:
+        raise StockCorrupt(f"{'; '.join(odd)}; the others are asked")
     return [sku for sku in skus if sku in asked]

@@ -61,16 +61,7 @@ from app.orders.record import (
     to_json,
 )
 from app.orders.snapshot import Ask, Settled, Snapshot
-from app.orders.terms import (
-    CURRENCY_PATTERN,
-    DEFAULT,
-    LATEST,
-    NO_TERMS,
-    NONE,
-    TERMS,
-    Terms,
-    TermsChange,
-)
+from app.orders.terms import CURRENCY_PATTERN, DEFAULT, LATEST, NO_TERMS, NONE, TERMS, Terms, TermsChange
 
 __all__ = [
     "CURRENCY_PATTERN",

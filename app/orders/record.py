@@ -6,17 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from app.orders.account import (
-    Dispute,
-    DisputeState,
-    Payment,
-    PaymentRefund,
-    PaymentState,
-    RefundState,
-    Sums,
-    Way,
-    sums,
-)
+from app.orders.account import Dispute, DisputeState, Payment, PaymentRefund, PaymentState, RefundState, Sums, Way, sums
 from app.orders.id import OrderId
 
 to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode  # `json.dumps` makes one a call

@@ -10,17 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple, TypeAlias
 
-from app.orders.account import (
-    OPEN,
-    PROVIDER,
-    Dispute,
-    DisputeState,
-    Payment,
-    PaymentRefund,
-    RefundState,
-    Way,
-    real,
-)
+from app.orders.account import OPEN, PROVIDER, Dispute, DisputeState, Payment, PaymentRefund, RefundState, Way, real
 
 Names: TypeAlias = Callable[[], str]  # makes unique names of refunds
 _AT_REST: Final = (RefundState.FAILED, RefundState.DUE)  # nobody is making these, so a part of one may be settled

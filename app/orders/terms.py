@@ -14,10 +14,12 @@ from typing import Any, Final, TypeAlias
 from app import moments, money
 
 LANGUAGE_PATTERN: Final = "^[a-z]{2,3}$"
+LANGUAGES_MAX: Final = 20
 CURRENCY_PATTERN: Final = r"^[A-Z]{3}$"
 LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 NONE: Final = "none"  # on the command line: no limit, no start, no end, no price
 DEFAULT: Final = "default"  # for the value of the settings, which is for all items
+_HALVES: Final = re.compile("[\ud800-\udfff]")  # of UTF-16: no store, and no JSON of HTTP, can have one alone
 _KEPT_MAX: Final = 1e12  # the largest number in a store; an earlier release may have had wider limits
 
 TermsChange: TypeAlias = Mapping[str, Any]
@@ -62,12 +64,14 @@ class Term:
         """Return whether a store may hold this."""
         if self.kind is dict:
             texts = replace(self, kind=str)
-            return isinstance(value, dict) and all(
-                re.search(LANGUAGE_PATTERN, name) and texts.may_be_kept(one) for name, one in value.items()
+            return (
+                isinstance(value, dict)
+                and len(value) <= LANGUAGES_MAX
+                and all(re.fullmatch(LANGUAGE_PATTERN, name) and texts.may_be_kept(one) for name, one in value.items())
             )
         if self.kind is str:
-            right = isinstance(value, str) and 0 < len(value) <= self.most
-            return right and re.search(self.pattern or "", str(value)) is not None
+            right = isinstance(value, str) and 0 < len(value) <= self.most and not _HALVES.search(value)
+            return right and re.fullmatch(self.pattern or ".*", str(value)) is not None
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return 0 <= value < _KEPT_MAX and (self.kind is float or isinstance(value, int))
@@ -117,6 +121,7 @@ _WINDOW: Final[dict[str, Any]] = {
     "write": "{:g} s".format,
     "wanted": f"a whole number of seconds, a day at most, `{DEFAULT}`",
 }
+_A_LINE: Final = "a line of 200 characters at most"
 _LINE: Final[dict[str, Any]] = {"most": 200, "pattern": r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"}
 
 
@@ -184,6 +189,7 @@ class Terms:
         str,
         "nothing is sold from now on, and this is what buyers are told of it; empty: it goes on",
         said="PAUSED: {}".format,
+        wanted=_A_LINE,
         **_LINE,
     )
     paused_texts: Mapping[str, str] | None = _term(
@@ -191,6 +197,7 @@ class Terms:
         "what readers of other languages are told of the pause, by language, such as zh",
         said=_by_language,
         write=_by_language,
+        wanted=f"{_A_LINE} for each language, such as zh; {LANGUAGES_MAX} languages at most",
         **_LINE,
     )
 

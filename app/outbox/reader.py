@@ -182,6 +182,7 @@ class Reader:
                 places = (state.cursor, state.count), await self._find(feed.sku, wish)
                 cursor, state.count = min(places, key=lambda place: rank(place[0]))  # never past what was not sent
                 state.go_back(cursor)
+                state.try_now(now)
             if wish.dead:
                 state.revive(now, wish.orders)
             state.try_now(now, wish.orders)

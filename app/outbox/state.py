@@ -122,7 +122,8 @@ class Wish(NamedTuple):
     """An operator's wish: that the sender begins again behind the entry `since`, or tries the dead letters.
 
     `at`: that it begins with the first event of this moment or later, in seconds since 1970. With any wish the parked
-    orders are tried at once. `orders`: only these, by their numbers, of what is dead or parked.
+    orders are tried at once. `orders`: of what is dead only these, by their numbers, and without a place to begin again
+    also of what is parked.
     """
 
     since: str | None = None
@@ -148,7 +149,8 @@ class Wish(NamedTuple):
             other = Wish.from_text(text) if text else self
             since = min((one for one in (self.since, other.since) if one is not None), key=rank, default=None)
             at = min((one for one in (self.at, other.at) if one is not None), default=None)
-            orders = sorted({*self.orders, *other.orders}) if self.orders and other.orders else None
+            all_dead = any(one.dead and one.orders is None for one in (self, other))
+            orders = None if all_dead else sorted({*(self.orders or ()), *(other.orders or ())}) or None
             return Wish(since, self.dead or other.dead, at, orders)
         except (ValueError, TypeError):  # one that can't be granted
             return self

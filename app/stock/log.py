@@ -55,11 +55,7 @@ class Note(NamedTuple):
     after: Mapping[str, Any]
 
 
-_WORDS: Final = {
-    EventKind.CANCELLED: "cancel",
-    EventKind.REFUND_DUE: "refund",
-    EventKind.REFUNDED: "refund",
-}
+_WORDS: Final = {EventKind.CANCELLED: "cancel", EventKind.REFUND_DUE: "refund", EventKind.REFUNDED: "refund"}
 _AMOUNTS: Final = ("paid", "given_back", "owed")
 _OTHERS: Final = "other_currencies"
 _NAMES: Final = {"given_back": "given back", "failed": "failed refunds"}

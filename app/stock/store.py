@@ -68,7 +68,7 @@ class StockStore:
         self._instance = instance
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(self._mark))
-        self._slips: dict[tuple[str, str], str] = {}  # the senders' notes that this process wrote last
+        self._slips: dict[tuple[str, str], tuple[int | str, str, Slip]] = {}  # the senders' notes that we wrote last
 
     @property
     def guarded(self) -> bool:
@@ -461,14 +461,7 @@ class StockStore:
             if new_sale:
                 expect.pop("lucky", None)  # the stock is set to 0, whatever its value is
             put, level = restock.put_of(
-                self.storage,
-                sku,
-                found,
-                stock,
-                how,
-                orders=orders,
-                expect=expect,
-                generations=self._generations(sku),
+                self.storage, sku, found, stock, how, orders=orders, expect=expect, generations=self._generations(sku)
             )
             return put
 
@@ -495,7 +488,10 @@ class StockStore:
         await self._change(sku, decide, fence)
 
     async def unfence(self, sku: str, *, by: str = "") -> None:
-        """Forget the fence: an operator's word that the tokens seen so far no longer count."""
+        """Forget the fence: an operator's word that the tokens seen so far no longer count.
+
+        Raises `StockCorrupt`, when all else is done, for a note of a sender that can't be read.
+        """
 
         async def decide(found: Found) -> Put:
             head = found.head
@@ -506,12 +502,17 @@ class StockStore:
             return put
 
         await self._change(sku, decide)
+        odd = dict[str, str]()
         for receiver in await self.receivers([sku]):
-            while True:
-                text = await self._slip_text(sku, receiver)
-                slip = Slip.from_text(text)
-                if await self.storage.swap_note(sku, receiver, text, slip.unfenced.to_text() if text else ""):
-                    break
+            try:
+                while (seen := await self._slip(sku, receiver))[1]:
+                    if await self.storage.swap_note(sku, receiver, seen[1], seen[2].unfenced.to_text()):
+                        break
+            except StockCorrupt as error:
+                odd[receiver] = str(error)
+        if odd:
+            then = f"delete the sender's note of {' and of '.join(odd)} there; all events are then sent again"
+            raise StockCorrupt(f"the fence of {sku!r} is forgotten, but {', '.join(set(odd.values()))}: {then}")
 
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
         """The last changes that operators have made to an item, or to all, newest first."""
@@ -750,14 +751,14 @@ class StockStore:
                 answers[sku] = self.storage.corrupt(sku, "outbox")
         return answers
 
-    async def _slip_text(self, sku: str, receiver: str) -> str:
-        return (await self._slip(sku, receiver))[1]
-
-    async def _slip(self, sku: str, receiver: str) -> tuple[int, str]:
+    async def _slip(self, sku: str, receiver: str) -> tuple[int, str, Slip]:
         found = (await self.storage.notes([sku], receiver)).get(sku) or (0, "")
         if isinstance(found, StockError):
             raise found
-        return found
+        try:
+            return *found, Slip.from_text(found[1])
+        except values.Odd:
+            raise self.storage.corrupt(sku, "outbox") from None
 
     async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox, receiver: str = DEFAULT_RECEIVER) -> None:
         """Note how far the events have left, and forget the wish that is granted.
@@ -766,14 +767,14 @@ class StockStore:
         later sender has been here, and `StockChanged` if another sale has begun.
         """
         known = self._slips.get((sku, receiver))
-        if known is not None and Slip.from_text(known).sale != outbox.sale:
+        if known is not None and known[0] != outbox.sale:
             known = None
         while True:
-            sale, text = (outbox.sale, known) if known is not None else await self._slip(sku, receiver)
+            sale, text, seen = known or await self._slip(sku, receiver)
             if str(sale or "") != outbox.sale:
                 raise StockChanged(f"another sale of {sku!r} has begun")
             try:
-                slip = Slip.from_text(text).saved(sku, fence, outbox)
+                slip = seen.saved(sku, fence, outbox)
             except FenceRefused:
                 if known is None:
                     raise
@@ -782,7 +783,7 @@ class StockStore:
             if slip is None:
                 return
             if await self.storage.swap_note(sku, receiver, text, slip.to_text()):
-                self._slips[sku, receiver] = slip.to_text()
+                self._slips[sku, receiver] = outbox.sale, slip.to_text(), slip
                 return
             known = None  # another sender, a wish, or a new sale
 
@@ -792,8 +793,8 @@ class StockStore:
         False if another wish than `instead_of` waits.
         """
         while True:
-            sale, text = await self._slip(sku, receiver)
-            slip = Slip.from_text(text).current(sale)
+            sale, text, slip = await self._slip(sku, receiver)
+            slip = slip.current(sale)
             if slip.wish != instead_of:
                 return False
             if await self.storage.swap_note(sku, receiver, text, slip.wishing(wish).to_text()):

@@ -1,13 +1,14 @@
 """The operator's endpoints: the lock queues, the log, the stock. They need the admin token."""
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from app.orders import DEFAULT_SKU, SKU_PATTERN, TERMS, TermsChange
-from app.orders.terms import LANGUAGE_PATTERN, Term
+from app.orders.terms import LANGUAGE_PATTERN, LANGUAGES_MAX, Term
 from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses, whole
 from app.web.state import state_of
@@ -17,7 +18,6 @@ from fencelock import Contender
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
 _TOGETHER: Final = {"price": "currency", "paused": "paused_texts"}  # a new one of these takes the other away
-_LANGUAGES_MAX: Final = 20
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
 
 
@@ -83,13 +83,20 @@ class _Change(BaseModel):
         return {name: None if (value := getattr(self, name)) in ("", {}) else value for name in named}
 
 
+def _kept(term: Term, value: object) -> object:
+    if not term.may_be_kept(value):
+        raise ValueError(term.wanted)  # with the name of the field, which a text by language has not
+    return value
+
+
 def _field_of(term: Term) -> tuple[Any, Any]:
     kind: Any = Annotated[int | None, BeforeValidator(whole)] if term.kind is int else term.kind | None
     otherwise, limits = "as everywhere" if term.has_default else "none", term.limits
     if term.kind is dict:
         language = Annotated[str, Field(pattern=LANGUAGE_PATTERN)]
-        kind = dict[language, Annotated[str, Field(min_length=1, **limits)]] | None
-        limits = {"max_length": _LANGUAGES_MAX}
+        texts = dict[language, Annotated[str, Field(min_length=1, **limits)]]
+        shape = Field(max_length=LANGUAGES_MAX, json_schema_extra={"additionalProperties": False})
+        kind, limits = Annotated[texts, shape, BeforeValidator(partial(_kept, term))] | None, {}
     return kind, Field(None, strict=True, **limits, description=f"{term.text}; null: {otherwise}")
 
 

@@ -26,11 +26,7 @@ class _InPieces(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for begin in range(0, len(self.body), _PIECE_BYTES):
             await send(
-                {
-                    "type": "http.response.body",
-                    "body": self.body[begin : begin + _PIECE_BYTES],
-                    "more_body": True,
-                }
+                {"type": "http.response.body", "body": self.body[begin : begin + _PIECE_BYTES], "more_body": True}
             )
         await send({"type": "http.response.body", "body": b""})
 

@@ -208,11 +208,7 @@ def _without_id(path: str) -> str:
 
 
 ROUTE: Final = Route(PATH, read, has_id=True, path_of=_without_id)
-_BODIES: Final[dict[str, type[BaseModel]]] = {
-    "confirm": ConfirmRequest,
-    "extend": Nothing,
-    "cancel": CancelRequest,
-}
+_BODIES: Final[dict[str, type[BaseModel]]] = {"confirm": ConfirmRequest, "extend": Nothing, "cancel": CancelRequest}
 _LOST: Final = {
     "confirm": Answer(ConfirmOutcome.NOT_FOUND, 0),
     "extend": Answer(ExtendOutcome.NOT_FOUND, 0),

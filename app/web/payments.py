@@ -21,14 +21,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from app.errors import AmountRequired, NoCallbacks, NoSuchOrder, NotSigned
-from app.orders import (
-    Answer,
-    Confirm,
-    ConfirmOutcome,
-    Notice,
-    OrderId,
-    RefundOutcome,
-)
+from app.orders import Answer, Confirm, ConfirmOutcome, Notice, OrderId, RefundOutcome
 from app.payments import Kind, Reader, Report
 from app.payments.generic import Callback
 from app.payments.registry import PROVIDERS

@@ -125,6 +125,9 @@ class StockView(ItemView):
 
     sale: str | None = Field(description="another one after a new sale, which forgets all orders; null: nobody knows")
     audit: AuditView | None = Field(description="null while nobody has looked lately")
+    goes_back_at: float | None = Field(
+        description="when the first held units go back if nobody pays for them; null: none are held"
+    )
     now: float = Field(description="the instance's clock, which decides whether it has started")
 
 
@@ -151,7 +154,9 @@ def looks_at(shop: Shop, auditor: Auditor | None) -> Coalesced[StockText]:
 
         def text(level: Level) -> StockText:
             item = ItemView.on(shop.terms_of(level), level)
-            view = StockView(**item.model_dump(), sale=level.sale or None, audit=audit, now=now)
+            back = None if level.due_in_s is None or level.now is None else round(level.now + level.due_in_s, 3)
+            own = {"sale": level.sale or None, "audit": audit, "goes_back_at": back, "now": now}
+            view = StockView(**item.model_dump(), **own)
             return StockText(level, verdict, view.model_dump_json())
 
         return {sku: level if isinstance(level, Exception) else text(level) for sku, level in levels.items()}

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import ConfigurationError
 from app.operator import deliveries
-from app.orders import OrderId
 from app.outbox.state import Wish
 from app.web.auth import OPERATOR, Operator
 from app.web.orders import AnySku
@@ -76,9 +75,12 @@ async def undelivered(request: Request, sku: AnySku = None) -> UndeliveredView:
 async def replay(request: Request, given: Replay, by: Operator, sku: AnySku = None) -> ReplayView:
     """Have the sender send events of an item, or of all items, again, within some seconds."""
     state = state_of(request)
-    order = None if given.order is None else OrderId.parse_name(given.order)
-    if given.order is not None and (order is None or given.since is not None):
-        raise invalid_field("order", "an order's number, without `since`", where="body")
+    try:
+        order = None if given.order is None else deliveries.order_of(given.order, sku)
+    except ValueError as error:
+        raise invalid_field("order", str(error), where="body") from None
+    if order is not None and given.since is not None:
+        raise invalid_field("order", "not together with `since`", where="body")
     wish = Wish(None, given.since is None, given.since, [order.number] if order else None)
     skus = await state.orders.named(order.sku if order else sku)
     try:

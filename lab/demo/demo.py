@@ -347,12 +347,6 @@ class _Count(MofNCompleteColumn):
 
 @contextmanager
 def _steps(console: Console) -> Iterator[Progress]:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        _Count(),
-        TimeElapsedColumn(),
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), _Count(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         yield progress

@@ -32,6 +32,7 @@ from starlette.routing import Route
 
 from app.orders import TermsChange
 from app.settings import PREFIX
+from app.web.catalogue import built_in
 from lab.servers.process import Process, free_port, port_is_free
 
 SECRET: Final = f"{PREFIX}PAYMENTS_SECRET"
@@ -255,6 +256,12 @@ def page(title: str, *parts: str) -> HTMLResponse:
     )
 
 
+def item_of(hold: dict[str, Any]) -> str:
+    """What a hold is of, in words: with the item's name, if the built-in catalogue has it."""
+    told, units = built_in().told.get(hold["sku"]), hold["quantity"]
+    return f"{json.loads(told)['name']['en'] if told else hold['sku']}, {units} unit{'s' * (units != 1)}"
+
+
 def amount_of(hold: dict[str, Any]) -> str:
     """What is to be paid for a hold, in words."""
     to_pay, currency = hold.get("to_pay"), hold.get("currency") or ""
@@ -263,7 +270,7 @@ def amount_of(hold: dict[str, Any]) -> str:
 
 def _form(hold: dict[str, Any], back: str, said: str = "") -> HTMLResponse:
     facts = {
-        "Item": f"{hold['quantity']} of {hold['sku']}",
+        "Item": item_of(hold),
         "Amount": amount_of(hold),
         "Buyer": hold.get("buyer") or "unknown",
         "Hold": f"{hold['id'].rpartition('~')[0]} ({hold['state']})",

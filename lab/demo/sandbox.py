@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from app import money
 from lab.demo import provider as till
-from lab.demo.provider import PORT, SECRET, Payment, Provider, amount_of, page
+from lab.demo.provider import PORT, SECRET, Payment, Provider, amount_of, item_of, page
 
 _KEPT: Final = 200
 _PATIENCE_S: Final = 5.0  # a page is not shown later; what takes longer is seen when it is loaded again
@@ -258,7 +258,7 @@ def routes(provider: Provider) -> list[Route]:
         )
         facts = "<p>Hold one for a pretended buyer, or open this page with <code>?hold=</code> and a hold's id.</p>"
         if hold is not None:
-            rows = {"Item": f"{hold['quantity']} of {hold['sku']}", "Amount": amount_of(hold)}
+            rows = {"Item": item_of(hold), "Amount": amount_of(hold)}
             rows |= {"Hold": name.rpartition("~")[0], "It stands": stands(hold)}
             facts = "".join(f"<div><dt>{key}</dt><dd>{html.escape(value)}</dd></div>" for key, value in rows.items())
             facts = f"<dl>{facts}</dl>{_buttons(name)}"

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { anew, visit } from "./stand_in.mjs";
 import { choose } from "./static/language.js";
-import { countdown, opening, pauseText, phaseOf, wordsOf } from "./static/sale.js";
+import { countdown, opening, pauseText, phaseOf, remarkOf, wordsOf } from "./static/sale.js";
 
 beforeEach(anew);
 
@@ -28,6 +28,15 @@ test("an opening has its day if that is not today", () => {
   const noon = new Date(2026, 10, 11, 12).getTime() / 1_000;
   assert.match(opening({ starts_at: noon + 3_600 }, noon), /^Opens at 1(3:00|:00 PM)$/u);
   assert.match(opening({ starts_at: noon + 86_400 }, noon), /^Opens on .*12.*$/u);
+});
+
+test("where all units are held it is said when the first of them may come back", () => {
+  const noon = new Date(2026, 10, 11, 12).getTime() / 1_000;
+  assert.match(remarkOf("all_held", { goes_back_at: noon + 3_600 }, noon), /^Some may come back at 1(3:00|:00 PM): not everybody pays$/u);
+  for (const goes_back_at of [noon, null, undefined]) {
+    assert.equal(remarkOf("all_held", { goes_back_at }, noon), "Some may come back: not everybody pays");
+  }
+  assert.deepEqual([remarkOf("sold_out", {}, noon), remarkOf("paused", { paused: "Tea" }, noon), remarkOf("unknown", null, null)], ["Units may come back", "Tea", ""]);
 });
 
 test("a pause is told in the reader's language, if it was said in it", () => {

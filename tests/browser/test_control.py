@@ -176,7 +176,7 @@ def test_a_rush_moves_everything_everywhere(
         expect(page.get_by_role("img", name=re.compile("Buyers served per second"))).to_be_visible()
     for page in (room, other):
         sold_to(page, item, 120)
-        shows(page, stock="180", of="of 300", share="40 % sold")
+        shows(page, stock="180", of="of 300 units", share="40 % sold")
         expect(page.get_by_role("img", name=re.compile("180 left, sold 120"))).to_be_visible()
         for instance, before in zip(pair, sold_before, strict=True):
             expect(row(page, instance).get_by_role("cell").nth(0)).to_have_text(str(before + 60))
@@ -390,7 +390,7 @@ def test_restock(item: Item, room: Page, visitors: Visitors) -> None:
     shows(room, restock_said="")
     units.fill("500")
     restock.click()
-    shows(room, restock_said="500 units are for sale.", stock="500", of="of 530", lucky="30")
+    shows(room, restock_said="500 units are for sale.", stock="500", of="of 530 units", lucky="30")
 
     room.get_by_role("checkbox", name="a new sale").check()
     units.fill("80")

@@ -324,13 +324,7 @@ def test_it_turns_pages(visitors: Visitors, instance: Instance, item: Item) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_it_can_be_read(
-    visitors: Visitors,
-    instance: Instance,
-    item: Item,
-    orders: dict[str, str],
-    scheme: str,
-    width: int,
-    height: int,
+    visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str], scheme: str, width: int, height: int
 ) -> None:
     """It fits each screen, and every text has contrast, in light and dark, and in Chinese."""
     options = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}

@@ -243,6 +243,7 @@ def test_all_units_are_held(shop: Instance, visitors: Visitors) -> None:
     first, second = (visitors.visit(item.at(shop)) for _ in range(2))
     holds(first)
     shows(second, phase="All units are held", buy="All units are held")
+    expect(second.locator("#moment")).to_have_text(re.compile(r"^Some may come back at \d+:\d\d: not everybody pays$"))
     first.locator("#cancel").click()
     shows(second, buy="Buy one for CN¥199.00")
 
@@ -256,6 +257,7 @@ def test_the_sandbox(till: tuple[Instance, ProviderProcess], visitors: Visitors,
     page.get_by_role("button", name="Hold one more").click()
     page.get_by_role("button", name=re.compile("^Pay twice")).click()
     expect(page.locator("article")).to_contain_text("200 duplicate_payment")
+    expect(page.locator("dd").first).to_have_text("Brass reading lamp, 1 unit")
     expect(page.locator("article")).to_contain_text(re.compile(r"confirmed; 199\.00 CNY of pay_\w+ is owed"))
     assert fits(page)
     assert min(ratio for _, ratio in contrasts(page)) >= 4.5

@@ -26,18 +26,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.orders import (
-    Ask,
-    EventKind,
-    OrderChange,
-    OrderId,
-    OrderState,
-    Record,
-    Settled,
-    Snapshot,
-    Terms,
-    new_secrets,
-)
+from app.orders import Ask, EventKind, OrderChange, OrderId, OrderState, Record, Settled, Snapshot, Terms, new_secrets
 from app.orders.life import changed
 from app.stock import LAYOUT, Batch, Begun, Fence, Level, Refused, Sold, StockStore
 from app.stock.storage import Found, Head

@@ -7,14 +7,7 @@ import pytest
 import redis
 
 from app.audit import Audit, audit
-from app.orders import (
-    Ask,
-    EventKind,
-    OrderChange,
-    OrderState,
-    Record,
-    Units,
-)
+from app.orders import Ask, EventKind, OrderChange, OrderState, Record, Units
 from app.stock import Batch, Begun, Fence, StockStore, registry
 from lab.servers import MariaDB, Valkey
 from tests.harness.servers import ask, optional

@@ -1,6 +1,8 @@
 """A buyer's name is removed from any store, and the numbers stay."""
 
 import asyncio
+import itertools
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from sqlalchemy import event
 
 from app.errors import KeyReused
 from app.orders import ERASED, Cancel, Hold, Purchase
+from app.stock.redis.storage import RedisStorage
 from app.stock.sql import storage as sql_storage
 from app.stock.sql.storage import SqlStorage
 from lab.servers import EtcdMember, MariaDB, Valkey
@@ -31,6 +34,25 @@ async def test_two_names_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
         assert {order.buyer for order in orders} == {ERASED}
         assert {order.record.buyer for order in orders if order.record} == {ERASED}
         assert (await sale.audit("default")).violations == []
+
+
+async def test_a_copy_that_is_gone(etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had expired before it took the journal's place: nothing is written, and another one takes it."""
+    refusals, looks = RedisStorage.refusals, itertools.count(1)
+
+    async def late(self: RedisStorage, sku: str) -> AsyncIterator[tuple[str, str, str]]:
+        if next(looks) == 2:
+            valkey.ask("DEL", *valkey.ask("KEYS", "*-copy-*"))
+        async for one in refusals(self, sku):
+            yield one
+
+    monkeypatch.setattr(RedisStorage, "refusals", late)
+    async with shop(etcd.endpoint, valkey.url) as sale:
+        await sale.set_stock("default", 9)
+        await buy(sale, 1, buyer="ann")
+        assert await sale.erase("default", "ann") == 1
+        assert [order.buyer for order in await sale.orders("default")] == [ERASED]
+        assert [one.what for one in await sale.log("default")] == ["erase a buyer", "stock"]
 
 
 async def test_a_remembered_refusal(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -131,7 +153,4 @@ async def test_a_name_of_many_orders_in_mysql(
         assert await sale.erase("default", "ann") == 10
         assert {order.buyer for order in await sale.orders("default")} == {ERASED, "bob"}
         assert (await sale.audit("default")).violations == []
-    assert ask(mariadb, "SELECT name, units FROM seckill_buyers ORDER BY name") == (
-        (b"bob", 6),
-        (ERASED.encode(), 11),
-    )
+    assert ask(mariadb, "SELECT name, units FROM seckill_buyers ORDER BY name") == ((b"bob", 6), (ERASED.encode(), 11))

@@ -94,8 +94,9 @@ async def test_a_pause_is_told_in_languages(open_client: OpenClient) -> None:
     await put(http, **told)
     await put(http, paused_texts={"zh": "茶歇"})  # another text, and the pause goes on
     assert (await http.get("/stock")).json()["paused"] == "Back at nine"
-    for wrong in ({"zh": "two\nlines"}, {"Chinese": "茶歇"}, "茶歇"):
-        is_problem(await put(http, paused_texts=wrong), 422)
+    for wrong in ({"zh": "two\nlines"}, {"zh\n": "茶歇"}, "茶歇"):
+        (error,) = is_problem(await put(http, paused_texts=wrong), 422)["errors"]
+        assert (error["field"], "such as zh; 20 languages" in error["message"]) == ("paused_texts", True)
     assert "paused_zh: there is no such field" in is_problem(await put(http, paused_zh="茶歇"), 422)["detail"]
     changes = (await http.get("/log", headers=OPERATOR)).json()
     assert [change["what"] for change in changes[:6]] == ["terms", "pause", "resume", "pause", "pause", "pause"]

@@ -102,6 +102,7 @@ async def test_an_order_is_found(http: httpx.AsyncClient) -> None:
     (seen,) = await find(http, ref="A-7")
     assert (seen["to_pay"], seen["currency"], seen["price"], seen["state"]) == (998, "EUR", 499, "held")
     assert seen["pay_by"] > seen["sold_at"]
+    assert 0 <= (await http.get("/stock")).json()["goes_back_at"] - seen["pay_by"] < 600  # a grace later
     assert seen["token"] > 0
     assert seen["request_id"]
     assert (await http.get("/orders", params={"state": "odd"})).status_code == 422

@@ -402,6 +402,10 @@ async def test_wishes_are_granted_together(etcd: EtcdMember, valkey: Valkey, sho
         await shop.store.ask_sender("default", "odd", instead_of=Wish("8-1", True, 7.5).to_text())
         await Wish("7-0").ask(shop.store, "default")
         assert Wish.from_text((await shop.store.outbox(["default"]))["default"].wish) == Wish("7-0")
+        for orders, together in ((["2-0"], ["2-0"]), (["1-0"], ["1-0", "2-0"]), (None, None), (["1-0"], None)):
+            await Wish(dead=True, orders=orders).ask(shop.store, "default")  # no more than both ask for
+            wish = (await shop.store.outbox(["default"]))["default"].wish
+            assert Wish.from_text(wish) == Wish("7-0", True, None, together)
 
 
 async def test_a_slip_in_retry_after(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -419,7 +423,8 @@ async def test_a_slip_in_retry_after(etcd: EtcdMember, valkey: Valkey, shop_end:
         (parked,) = state.parked.values()
         assert 500 < parked.due - time.time() <= 600
         refusing = False
-        await Wish(dead=True).ask(shop.store, "default")
+        merged = Wish((await shop.store.level("default")).last_entry, True, orders=["1-0"])  # one is about all orders
+        await merged.ask(shop.store, "default")
         await eventually_async(lambda: shop_end.of(odd.order), "it arrives")
 
 

@@ -5,20 +5,23 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 from starlette.responses import Response
 
 from app.cli.events import undelivered
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
 from app.operator import deliveries
 from app.orders import Cancel, Confirm, Hold
 from app.outbox.state import State, Wish
+from app.stock import Fence
 from app.stock.outbox import Slip
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness import command
+from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.receiver import SECRET, Receiver, receiver
 from tests.harness.shop import TOKEN, Counter, Instance, ThreadedInstance, lock_url, settings
 from tests.harness.waiting import eventually_async
@@ -99,11 +102,7 @@ async def test_none_waits_for_another(etcd: EtcdMember, store: str, shop_end: Re
             assert await undelivered(shop.sale.store, "default") == dict.fromkeys(own, 60) | {"default": 0}
             go_on.set()
             await eventually_async(slow.by_order, "the slow one's", until=lambda got: got == expected)
-
-            async def accept(_: dict[str, Any]) -> None:
-                pass
-
-            erp.decide = accept
+            erp.decide = shop_end.decide
             await eventually_async(erp.by_order, "the one's that refused", until=lambda got: got == expected)
             await away.open()
             await eventually_async(away.by_order, "the one's that was away", until=lambda got: got == expected)
@@ -204,11 +203,7 @@ async def test_a_receiver_with_dead_letters(etcd: EtcdMember, store: str, shop_e
         assert (row.state, row.receiver) == ("dead", "erp")
         with pytest.raises(ConfigurationError, match="no receiver 'till'; there is default, erp"):
             await deliveries.receivers(shop.store, ["default"], "till")
-
-        async def accept(_: dict[str, Any]) -> None:
-            pass
-
-        erp.decide = accept
+        erp.decide = shop_end.decide
         assert await deliveries.replay(shop.store, ["default"], Wish(dead=True), ["default"], by="ann") == []
         assert await deliveries.replay(shop.store, ["default"], Wish(dead=True), ["erp"], by="ann") == ["default"]
         await eventually_async(lambda: buyers(erp) == ["ann", "odd"], "the dead letter")
@@ -217,6 +212,23 @@ async def test_a_receiver_with_dead_letters(etcd: EtcdMember, store: str, shop_e
         assert len(shop_end.got) == 2
         await deliveries.replay(shop.store, ["default"], Wish(at=0), known, by="ann")
         await eventually_async(lambda: len(erp.got) >= 6 and len(shop_end.got) >= 4, "all again, to both")
+
+
+async def test_a_replay_stands_in_the_log_before_it_is_asked() -> None:
+    """No wish is without its line, whatever fails behind it; an item with an unreadable note stops no other."""
+    server = MemoryServer()
+    store, skus = MemoryStockStore(server), ["bag", "lamp", "pen"]
+    for sku in skus:
+        await store.set_stock(sku, Fence(1, "etcd"), 5)
+    server.items["lamp"].notes["default"] = "odd"
+    with pytest.raises(StockCorrupt, match="outbox of 'lamp' are odd; the others are asked"):
+        await deliveries.replay(store, skus, Wish(at=0), ["default"], by="ann")
+    assert [(await store.log(sku, limit=1))[0].what for sku in skus] == ["replay"] * 3
+    assert [bool(Slip.from_text(server.items[sku].notes["default"]).wish) for sku in ("bag", "pen")] == [True] * 2
+    store.ask_sender = AsyncMock(side_effect=StockUnavailable("away"))  # type: ignore[method-assign]
+    with pytest.raises(StockUnavailable):
+        await deliveries.replay(store, ["bag"], Wish(at=1), ["default"], by="bob")
+    assert (await store.log("bag", limit=1))[0].by == "bob"
 
 
 async def test_the_commands_know_receivers(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, erp: Receiver) -> None:
@@ -247,7 +259,9 @@ async def test_the_commands_know_receivers(etcd: EtcdMember, valkey: Valkey, sho
         ]
         assert "nothing is parked or dead" in await seckill("orders", "replay", "--dead", "--receiver", "default")
         erp.decide = shop_end.decide
-        assert "the sender is asked: default" in await seckill("orders", "replay", "--dead", "--receiver", "erp")
+        assert "`sku` names 'zoo'" in await seckill("orders", "replay", "--sku", "zoo", "--order", ann.name, fails=2)
+        assert "nothing is parked" in await seckill("orders", "replay", "--order", f"{ann.sku}~1-0")
+        assert "the sender is asked: default" in await seckill("orders", "replay", "--order", str(ann))
         await eventually_async(lambda: buyers(erp) == ["ann"], "it arrives")
         erp.decide = refuse
         await held(shop, "bob")
@@ -266,7 +280,8 @@ async def test_the_control_room_knows_receivers(
     operator = {"Authorization": f"Bearer {TOKEN}"}
     with ThreadedInstance(etcd.endpoint, valkey.url, audit_interval_s=0, **given) as instance:
         async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60, headers=operator) as http:
-            await http.put("/stock", json={"stock": 9})
+            for sku in ("default", "zoo"):
+                await http.put("/stock", params={"sku": sku}, json={"stock": 9})
             await http.post("/holds", json={"buyer": "ann"})
 
             async def look() -> dict[str, Any]:
@@ -280,9 +295,15 @@ async def test_the_control_room_knows_receivers(
             assert {"seckill_outbox_sender 1.0", 'seckill_outbox_sender{receiver="erp"} 1.0'} <= set(lines)
             assert 'seckill_events_total{receiver="",result="delivered"} 1.0' in lines
             assert 'seckill_events_total{receiver="erp",result="refused"} 1.0' in lines
-            for name in ("receiver", "order"):
-                answer = await http.post("/control/replay", json={name: "till"})
-                assert (answer.status_code, [one["field"] for one in answer.json()["errors"]]) == (422, [name])
+            order = found["rows"][0]["order"]
+            for name, value, said in (
+                ("receiver", "till", "no receiver 'till'"),
+                ("order", "till", "such as `item~number`"),
+                ("order", order, "this order is of the item 'default', and `sku` names 'zoo'"),
+            ):
+                answer = await http.post("/control/replay?sku=zoo", json={name: value})
+                (error,) = answer.json()["errors"]
+                assert (answer.status_code, error["field"], said in error["message"]) == (422, name, True)
             assert (await http.post("/control/replay", json={"receiver": "default"})).json() == {"items": []}
             erp.decide = shop_end.decide
             assert (await http.post("/control/replay", json={"receiver": "erp"})).json() == {"items": ["default"]}

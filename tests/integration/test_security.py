@@ -28,11 +28,7 @@ def test_secrets_stay_secret() -> None:
             etcdctl(etcd.endpoint, *command)
         lock = etcd.endpoint.replace("http://", f"root:{SECRETS['lock']}@")
         store = f"redis://:{SECRETS['store']}@127.0.0.1:{valkey.port}/0"
-        options: dict[str, Any] = {
-            "admin_token": SECRETS["admin"],
-            "log_level": "debug",
-            "purchase_timeout_ms": 500,
-        }
+        options: dict[str, Any] = {"admin_token": SECRETS["admin"], "log_level": "debug", "purchase_timeout_ms": 500}
         with Instance(lock, store, **options) as instance:
             operator = {"Authorization": f"Bearer {SECRETS['admin']}"}
             said: list[httpx.Response] = []

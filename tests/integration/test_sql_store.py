@@ -197,10 +197,7 @@ async def test_within_a_tick_a_key_gets_one_order_all_the_same(server: MariaDB) 
 @pytest.mark.parametrize("guard", OPTIMISTIC)
 async def test_a_hand_that_counts_is_noticed(server: MariaDB, guard: str) -> None:
     """An operator's change is noticed if the guard's column changed, too; else units are subtracted from it."""
-    counting = {
-        "version": "version = version + 1",
-        "timestamp": "changed_at = changed_at + 1",
-    }
+    counting = {"version": "version = version + 1", "timestamp": "changed_at = changed_at + 1"}
     async with opened(server, guard) as store:
         await store.set_stock("default", fence(1), 10)
         seen = await prepare(store, "default", fence(2), "b")
@@ -507,10 +504,7 @@ async def test_an_order_with_the_number_of_a_lost_one_is_another(server: MariaDB
 async def test_a_commit_that_arrives_late_is_waited_for(server: MariaDB, guard: str) -> None:
     """A batch stays in doubt while its transaction has the row lock, and is resolved once that has ended."""
     with Proxy(server.port) as proxy:
-        async with (
-            opened(server, guard, port=proxy.port, timeout_s=1.5) as slow,
-            opened(server, guard) as other,
-        ):
+        async with opened(server, guard, port=proxy.port, timeout_s=1.5) as slow, opened(server, guard) as other:
             await other.set_stock("default", fence(1), 5)
             write = decided(await prepare(slow, "default", fence(2), "b"), 1)
             proxy.stall_at(COMMIT)
@@ -628,10 +622,7 @@ async def test_names_that_nobody_sells_cost_a_statement(server: MariaDB) -> None
 
 async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -> None:
     """A frozen server ends a call at its deadline; afterwards calls succeed again."""
-    async with (
-        opened(own_server) as patient,
-        opened(own_server, timeout_s=0.3, connections=2) as store,
-    ):
+    async with opened(own_server) as patient, opened(own_server, timeout_s=0.3, connections=2) as store:
         await patient.set_stock("default", fence(1), 5)
         own_server.pause()
 

@@ -49,13 +49,7 @@ def test_one_of_ones_own(tmp_path: Path) -> None:
     assert told["e.1_-"] == {"name": {"en": "Tea", "zh": "茶"}, "picture": None}
     assert told["a"]["name"] == {"en": "a", "zh": "a"}
     types = {sku: found.pictures[told[sku]["picture"].rpartition("/")[2]].media_type for sku in pictures}
-    assert types == {
-        "a": "image/svg+xml",
-        "b": "image/png",
-        "c": "image/webp",
-        "d": "image/jpeg",
-        "same": "image/png",
-    }
+    assert types == {"a": "image/svg+xml", "b": "image/png", "c": "image/webp", "d": "image/jpeg", "same": "image/png"}
     assert len(found.pictures) == 4
     nothing = catalogue.read(written(tmp_path, ""))
     assert (nothing.told, nothing.shop, nothing.has_list) == ({}, None, False)

@@ -47,12 +47,7 @@ class Sale:
         held = [one for one in self.records.values() if one.state is OrderState.HELD]
         due = [one.number for one in sorted(held, key=lambda one: one.due_ms) if one.due_ms <= self.now_ms]
         numbers = {one.buyer or "": one.number for one in held}
-        about: dict[str, Any] = {
-            "records": self.records,
-            "open": numbers,
-            "payments": self.payments,
-            "due": due,
-        }
+        about: dict[str, Any] = {"records": self.records, "open": numbers, "payments": self.payments, "due": due}
         snapshot = Snapshot(self.left, 0, bought=self.bought, now_ms=self.now_ms, **about)
         decisions, changes = decide(snapshot, commands, limit_per_buyer=FLOW.item.limit, windows=WINDOWS)
         batch = list[Entry]()

@@ -200,18 +200,12 @@ IN_MYSQL, FALLBACK = {"SECKILL_STORE": MYSQL}, {"SECKILL_LOCK_FALLBACK": "true"}
             IN_MYSQL | {"SECKILL_GUARD": "none"},
             "SECKILL_STORE: guard none is for redis alone: the others write nothing unchecked",
         ),
-        (
-            IN_MYSQL | {"SECKILL_STORE_WAIT_REPLICAS": "1"},
-            "SECKILL_STORE: to wait for replicas is for redis alone",
-        ),
+        (IN_MYSQL | {"SECKILL_STORE_WAIT_REPLICAS": "1"}, "SECKILL_STORE: to wait for replicas is for redis alone"),
         (
             {"SECKILL_STORE": "redis+cluster://a", "SECKILL_STORE_WAIT_REPLICAS": "1"},
             "SECKILL_STORE: to wait for replicas is not possible in a Redis Cluster",
         ),
-        (
-            FALLBACK,
-            "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides",
-        ),
+        (FALLBACK, "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides"),
         (
             FALLBACK | NO_LOCK | IN_MYSQL | {"SECKILL_GUARD": "version"},
             "SECKILL_LOCK_FALLBACK: the lock none is never away",

@@ -33,8 +33,7 @@ def whole() -> list[History]:
     money.pauses = [Pause("ticket", 0.5, 0.6, 1.5, 1.6)]
     money.prices = [Price("ticket", 0.1, 0.2, 600)]
     test_judge_money.told(
-        money,
-        *(test_judge_money.call("hold", "ticket~z", 9, outcome, status=status) for outcome, status in ANSWERS),
+        money, *(test_judge_money.call("hold", "ticket~z", 9, outcome, status=status) for outcome, status in ANSWERS)
     )
     return [plain, money, drops]
 

@@ -3,7 +3,8 @@
 -- KEYS: of each item
 -- Request: items: expect (fields of the fence, and "stock" and "lucky"; "" for none), batch ("": none), lucky (units to add), writes (commands),
 -- fence (fields to set at the end), refused (keys, and what each stands for) with now_ms and refusal_ttl_ms
--- Returns for each item {"ok"}, {"again"}, {"not", fence, stock, lucky, now in µs}, {"corrupt", key} or {"forbidden", command}.
+-- Returns for each item {"ok"}, {"again"}, {"not", fence, stock, lucky, now in µs}, {"corrupt", key},
+-- {"forbidden", command} or {"gone"}.
 
 local REFUSALS_MAX = 10000  -- of an item, in each of its two hashes
 local TYPES = {
@@ -39,6 +40,7 @@ local function refusal(key, item)
   for _, command in ipairs(item.writes) do
     local name, of = command[1], command[2]
     if forbids(command) then return {"forbidden", name} end
+    if name == "RENAME" and redis.call("TYPE", of).ok == "none" then return {"gone"} end  -- an erasure's copy
     if name == "UNLINK" then
       for i = 2, #command do known[command[i]] = true end  -- whatever it was
     end

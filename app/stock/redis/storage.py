@@ -236,6 +236,8 @@ class RedisStorage(Storage):
                     return self._head(sku, *answer[1:])
                 case "forbidden":
                     return StockUnavailable(f"the store's user may not {answer[1]}", untouched=True)
+                case "gone":
+                    return StockChanged("the copy of the journal has expired")
             raise ValueError
 
         return await self._run_many(self._sale, self._put, {}, parts, done, durable=True)

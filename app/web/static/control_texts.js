@@ -105,7 +105,7 @@ const english = {
     lost: () => "connection lost, trying again",
     never: () => "there is nothing to see",
   },
-  of: (total) => `of ${total}`,
+  of: (total) => `of ${total} ${total === "1" ? "unit" : "units"}`,
   share: (percent) => `${percent} % sold`,
   storeAway: "The store does not answer",
   noSuchItem: (sku) => `There is no item “${sku}”`,

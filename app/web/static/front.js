@@ -3,7 +3,7 @@
 import { follow } from "./level.js";
 import { begin, money, number, part, shopTitle, write } from "./page.js";
 import { behind } from "./press.js";
-import { countdown, opening, pauseText, phaseOf, when } from "./sale.js";
+import { countdown, opening, phaseOf, remarkOf, when } from "./sale.js";
 import { texts } from "./texts.js";
 
 const SOON_S = 86_400; // an opening is counted down from so long before
@@ -58,8 +58,7 @@ function card([sku, { name, picture }]) {
 function standing(level, phase, now) {
   const { starts_at, ends_at, stock } = level;
   if (phase === "before") return [opening(level, now), starts_at - now < SOON_S ? texts.startsIn(countdown(Math.ceil(starts_at - now))) : ""];
-  if (phase === "paused") return [texts.phases.paused, pauseText(level)];
-  if (phase !== "open") return [texts.phases[phase], texts.remarks[phase] ?? ""];
+  if (phase !== "open") return [texts.phases[phase], remarkOf(phase, level, now)];
   return [texts.left(number.format(stock)), ends_at === null ? "" : texts.until(when(ends_at, now))];
 }
 

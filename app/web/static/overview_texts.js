@@ -39,7 +39,7 @@ const english = {
   wrongNow: "Something is wrong",
   lacks: (names) => `This instance can't sell: ${names}.`,
   items: (count, said) => (count === 1 ? "1 item" : `${said} items`),
-  of: (total) => `of ${total}`,
+  of: (total) => `of ${total} ${total === "1" ? "unit" : "units"}`,
   bar: (left, held, sold, total) => `Of ${total}: ${sold} sold, ${held} held, ${left} left`,
   perSecond: (pace) => `${pace} a second`,
   opens: (at) => `opens ${at}`,

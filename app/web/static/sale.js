@@ -36,6 +36,15 @@ export const when = (seconds, now) => (isSameDay(seconds, now) ? hour : yearOf(s
 /** When a sale opens. */
 export const opening = ({ starts_at }, now) => texts.buttons.before(when(starts_at, now), isSameDay(starts_at, now));
 
+/** What is said below a phase; of units that are held, when the first of them go back. */
+export function remarkOf(phase, level, now) {
+  const remark = texts.remarks[phase] ?? "";
+  if (phase === "paused") return pauseText(level);
+  if (phase !== "all_held") return remark;
+  const { goes_back_at: back = null } = level;
+  return remark(back === null || back <= now ? null : when(back, now));
+}
+
 /** What the operator tells of a pause, in the reader's language if it was said in it. */
 export const pauseText = (level) => level.paused_texts?.[texts.words] ?? level.paused;
 

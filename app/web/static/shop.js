@@ -6,7 +6,7 @@ import { shorten } from "./order_id.js";
 import { addressOf, homeOf, ordersOf } from "./orders.js";
 import { begin, copyButton, hasList, moment, money, most, nameOf, number, part, payAt, shopTitle, showPicture, write } from "./page.js";
 import { buyerName, forget, knownBuyer, press, unanswered } from "./press.js";
-import { countdown, opening, pauseText, phaseOf, when, wordsOf } from "./sale.js";
+import { countdown, opening, phaseOf, remarkOf, when, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
@@ -89,7 +89,7 @@ function showHours() {
   write("phase", held ? texts.payWithin[standing] : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
   const of = () => [nameOf(sku), texts.units(number.format(hold.view.quantity)), toPay(), texts.payUntil(when(until, hold.now))].filter(Boolean);
   if (held) write("moment", of().join(" · "));
-  else write("moment", until === null ? (phase === "paused" ? pauseText(level) : (texts.remarks[phase] ?? "")) : when(until, shelf.clock.now));
+  else write("moment", until === null ? remarkOf(phase, level, shelf.clock.now) : when(until, shelf.clock.now));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
   // Again when the second that is shown is over.

@@ -33,7 +33,7 @@ const english = {
   remarks: {
     open: "First come, first served",
     sold_out: "Units may come back",
-    all_held: "Some may come back: not everybody pays",
+    all_held: (at) => (at === null ? "Some may come back: not everybody pays" : `Some may come back at ${at}: not everybody pays`),
   },
   payWithin: { held: "Held for you: pay within", paying: "To pay within", mismatch: "To pay within", late: "The time to pay is over" },
   buttons: {
@@ -181,7 +181,7 @@ const chinese = {
   remarks: {
     open: "先到先得",
     sold_out: "可能会补货",
-    all_held: "未付款的会退回，请留意",
+    all_held: (at) => (at === null ? "未付款的会退回，请留意" : `未付款的最早 ${at} 退回，请留意`),
   },
   payWithin: { held: "已为您预留，付款剩余", paying: "付款剩余", mismatch: "付款剩余", late: "付款时间已到" },
   buttons: {
