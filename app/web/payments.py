@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 PATH: Final = "/payments/"
 BODY_MAX_BYTES: Final = 1_048_576  # some providers send a whole order
+_OWN: Final = ("/holds/", "/orders/")  # behind these is an id, whatever it is
 _REF_MAX: Final = 200
 _OVERTAKES_S: Final = 3600.0  # for so long a provider is asked to repeat a notice of an unknown payment
 _IGNORED: Final = Answer(Notice.IGNORED, 0)
@@ -52,7 +53,7 @@ class CallbackView(BaseModel):
 
 def is_route(method: str, path: str) -> bool:
     """Return whether a request is a callback, or looks like one: behind a prefix that a proxy should have cut off."""
-    return method == "POST" and PATH in path
+    return method == "POST" and PATH in path and not path.startswith(_OWN)
 
 
 def read(call: Call) -> Asked:

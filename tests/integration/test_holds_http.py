@@ -43,6 +43,9 @@ async def test_rights(http: httpx.AsyncClient) -> None:
     for headers in ({}, BACK_END):
         answer = await http.post(f"/orders/{held['id']}/refund", json={"restock": True}, headers=headers)
         assert answer.status_code == 401
+    # An id that looks like the path of a callback is an id.
+    answer = await http.post("/orders/payments/refund", json={"restock": True}, headers=OPERATOR)
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "not_found")
 
 
 async def test_without_a_token_nobody_confirms(etcd: EtcdMember, valkey: Valkey) -> None:
