@@ -750,9 +750,9 @@ async def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
 
 
 @pytest.mark.parametrize("start", [MariaDB, Postgres])
-async def test_a_start_that_was_cut_is_made_up_for(start: type[MariaDB | Postgres]) -> None:
+async def test_a_start_that_was_cut_is_made_up_for(start: Callable[[], MariaDB | Postgres]) -> None:
     """An index whose statement was lost is made at the next start."""
-    with optional(start) as server, Proxy(server.port) as path:  # type: ignore[var-annotated]
+    with optional(start) as server, Proxy(server.port) as path:
         path.lose_request(b"CREATE INDEX")
         cut = registry.connect(server.url.replace(f":{server.port}", f":{path.port}"), "fence")
         with pytest.raises(StockUnavailable):
