@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -148,8 +149,12 @@ def faults() -> str:
 
 def bugs() -> str:
     """Return the bugs on demand as a Markdown table."""
-    rows = [f"| `{name}` | {bug.what} | {', '.join(f'`{one}`' for one in bug.nemeses)} |" for name, bug in BUGS.items()]
-    return "\n".join(["| bug | switched off | under |", "|---|---|---|", *rows])
+
+    def names(those: Sequence[str]) -> str:
+        return ", ".join(f"`{one}`" for one in those)
+
+    rows = [f"| `{name}` | {bug.what} | {names(bug.nemeses)} | {names(bug.rules)} |" for name, bug in BUGS.items()]
+    return "\n".join(["| bug | switched off | under | found by |", "|---|---|---|---|", *rows])
 
 
 def steps() -> str:

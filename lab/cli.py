@@ -229,7 +229,7 @@ def torture(
     """Sell while things break: processes are paused and killed, paths are cut, locks are stolen. Then judge.
 
     Exit status 0 only if every promise was kept: nothing oversold, nothing undersold, no order lost; 1 if not, 3 if the
-    run itself failed. With a bug or without a guard: 0 if violations were found (--all-bugs: of each), 1 if not.
+    run itself failed. Without a guard: 0 if violations were found, 1 if not; with a bug: of a rule that it breaks.
     """
     try:
         from lab.torture import command as torturing

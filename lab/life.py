@@ -5,19 +5,7 @@ A test drives the decision over all states and commands, and compares what it sa
 
 from typing import Final, NamedTuple
 
-from app.orders import (
-    Cancel,
-    Command,
-    Confirm,
-    EventKind,
-    Expire,
-    Extend,
-    Hold,
-    Incident,
-    OrderState,
-    Purchase,
-    Refund,
-)
+from app.orders import Cancel, Command, Confirm, EventKind, Expire, Extend, Hold, Incident, OrderState, Purchase, Refund
 
 SOLD, HELD, CONFIRMED, EXPIRED, CANCELLED, REFUNDED = OrderState
 

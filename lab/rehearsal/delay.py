@@ -52,12 +52,7 @@ class DelayingStore:
         return answers
 
     async def delay_next_commit(
-        self,
-        sku: str,
-        for_s: float,
-        tell: Callable[[str, int], None],
-        *,
-        within_s: float,
+        self, sku: str, for_s: float, tell: Callable[[str, int], None], *, within_s: float
     ) -> bool:
         """Hold back the next write that sells an item for some seconds; False if none came `within_s` seconds.
 

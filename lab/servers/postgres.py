@@ -72,12 +72,7 @@ class Postgres(Process):
     database = "seckill"
 
     def __init__(
-        self,
-        name: str = "postgres",
-        *,
-        durable: bool = False,
-        folder: Path | None = None,
-        options: Sequence[str] = (),
+        self, name: str = "postgres", *, durable: bool = False, folder: Path | None = None, options: Sequence[str] = ()
     ) -> None:
         self.port = free_port()
         self.password = secrets.token_hex(16)

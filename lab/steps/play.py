@@ -47,10 +47,7 @@ AS_ANSWERED = "cancelled as it is answered"
 RESTARTED, FORGETFUL = "restarted", "restarted without its last write"
 REFUSED = "refused"
 BETWEEN = "between: "  # and the name of another operation
-AT_A_MESSAGE: Final = (
-    *(LOST, CUT, LATE, AFTER_LEASE),
-    *(CANCELLED, ALL_CANCELLED, CANCELLED_LOST, LOOP_ENDS, KILLED),
-)
+AT_A_MESSAGE: Final = (*(LOST, CUT, LATE, AFTER_LEASE), *(CANCELLED, ALL_CANCELLED, CANCELLED_LOST, LOOP_ENDS, KILLED))
 AT_AN_AWAIT: Final = (CANCELLED, AS_ANSWERED, ALL_CANCELLED)
 
 

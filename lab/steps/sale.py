@@ -15,19 +15,7 @@ from typing import Any, Final
 
 from app.errors import EXPECTED, FenceRefused, NotDecided, OutcomeUnknown, StockError, UnknownItem
 from app.journals import rank
-from app.orders import (
-    ERASED,
-    Answer,
-    Cancel,
-    Command,
-    Confirm,
-    Extend,
-    Hold,
-    OrderId,
-    OrderState,
-    Purchase,
-    Refund,
-)
+from app.orders import ERASED, Answer, Cancel, Command, Confirm, Extend, Hold, OrderId, OrderState, Purchase, Refund
 from app.orders.offer import Offer
 from app.outbox.state import Wish
 from app.settings import Settings, load

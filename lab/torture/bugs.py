@@ -67,13 +67,14 @@ _REFUSED_OF_EACH_S: Final = (60.0, 45.0)
 class Bug:
     """A safeguard to switch off, the faults that expose that, and how it is planted in this process.
 
-    `lock`: with which it can be seen; `store_options`: options to start the store with, for a bug that is not in the
-    instances.
+    `rules`: those of the judge that it breaks, of which one is to be broken; any others prove nothing. `lock`: with
+    which it can be seen; `store_options`: options to start the store with, for a bug that is not in the instances.
     """
 
     what: str
+    rules: tuple[str, ...]
     nemeses: tuple[str, ...]
-    plant: Callable[[], None] = lambda: None
+    plant: Callable[[], None]
     lock: str = "etcd"
     store_options: tuple[str, ...] = ()
 
@@ -792,75 +793,81 @@ def _most(purchase: Purchase) -> bool:
     return random.random() < 0.9  # noqa: S311 - no secret
 
 
-def _bug(plant: Callable[[], None], *nemeses: str, **more: Any) -> Bug:
-    return Bug((plant.__doc__ or "").strip(), nemeses, plant, **more)
+def _bug(plant: Callable[[], None], *rules: str, what: str = "", under: str = "lost-commit", **more: Any) -> Bug:
+    return Bug(what or (plant.__doc__ or "").strip(), rules, (under,), plant, **more)
 
 
 BUGS: Final[dict[str, Bug]] = {
-    "waits-300ms": _bug(_waits_300ms, "pause-holder"),
-    "nobody-waits": _bug(_nobody_waits, "lost-commit"),
-    "deaf": _bug(_deaf, "lost-commit"),
-    "believes-for-ever": _bug(_believes_for_ever, "pause-holder"),
-    "believes-from-the-answer": _bug(_believes_from_the_answer, "lock-cut", lock="redis"),
-    "never-renews": _bug(_never_renews, "lost-commit"),
-    "leaves-its-keys": _bug(_leaves_its_keys, "lost-commit"),
-    "no-fence": Bug(
-        "The store checks no token and no batch, only that the stock is what was read.",
-        ("late-restocked",),
+    "waits-300ms": _bug(_waits_300ms, "locks.exclusive", under="pause-holder"),
+    "nobody-waits": _bug(_nobody_waits, "locks.exclusive"),
+    "deaf": _bug(_deaf, "service.nobody_waits"),
+    "believes-for-ever": _bug(_believes_for_ever, "locks.exclusive", under="pause-holder"),
+    "believes-from-the-answer": _bug(_believes_from_the_answer, "locks.exclusive", under="lock-cut", lock="redis"),
+    "never-renews": _bug(_never_renews, "locks.kept_in_peace"),
+    "leaves-its-keys": _bug(_leaves_its_keys, "locks.left_nothing", "service.goes_on"),
+    "no-fence": _bug(
         _unguarded("source", "token", "prepared", "lucky"),
+        "locks.orders_in_order",
+        "protocol.keeps_its_rule",
+        what="The store checks no token and no batch, only that the stock is what was read.",
+        under="late-restocked",
     ),
-    "tokens-as-text": Bug(
-        "The store compares tokens as texts: 9 is above 10.",
-        ("lost-commit",),
+    "tokens-as-text": _bug(
         _in_lua("look.lua", ("tonumber(fence.token) > tonumber(request.token)", "fence.token > request.token")),
+        "protocol.keeps_its_rule",
+        what="The store compares tokens as texts: 9 is above 10.",
     ),
-    "fence-at-write-only": _bug(_fence_at_write_only, "late-between"),
-    "no-batch-id": _bug(_no_batch_id, "lost-reply"),
-    "retries-blindly": _bug(_retries_blindly, "lost-answer"),
-    "answers-before-the-commit": _bug(_answers_before_the_commit, "lost-commit"),
-    "settles-without-a-fence": _bug(_settles_without_a_fence, "late-restocked"),
-    "repeat-is-sold-out": _bug(_repeat_is_sold_out, "lost-commit"),
-    "answers-for-another": _bug(_answers_for_another, "lost-commit"),
-    "forgets-keys": _bug(_forgets_keys, "lost-answer"),
-    "buys-twice-without-key": _bug(_buys_twice_without_key, "lost-commit"),
-    "no-limit": _bug(_no_limit, "lost-commit"),
-    "unseen-in-batch": _bug(_unseen_in_batch, "pause"),
-    "sent-when-answered": _bug(_sent_when_answered, "lost-reply"),
-    "sold-out-for-ever": _bug(_sold_out_for_ever, "lost-commit"),
-    "any-secret": _bug(_any_secret, "lost-commit"),
-    "ignores-extensions": _bug(_ignores_extensions, "lost-commit"),
-    "unwritten-events": _bug(_unwritten_events, "lost-commit"),
-    "holds-dont-count": _bug(_holds_dont_count, "lost-commit"),
-    "late-takes-anything": _bug(_late_takes_anything, "lost-commit"),
-    "pays-twice": _bug(_pays_twice, "lost-commit"),
-    "drops-amounts": _bug(_drops_amounts, "lost-commit"),
-    "keeps-the-first-price": _bug(_keeps_the_first_price, "lost-commit"),
-    "sells-at-all-hours": _bug(_sells_at_all_hours, "lost-commit"),
-    "inverts-restocks": _bug(_inverts_restocks, "lost-commit"),
-    "tells-an-hour-later": _bug(_tells_an_hour_later, "lost-commit"),
-    "keeps-cancelled-units": _bug(_keeps_cancelled_units, "lost-commit"),
-    "forgets-what-is-owed": _bug(_forgets_what_is_owed, "lost-commit"),
-    "keeps-wrong-amounts": _bug(_keeps_wrong_amounts, "lost-commit"),
-    "gives-away": _bug(_gives_away, "lost-commit"),
-    "expires-what-is-paid": _bug(_expires_what_is_paid, "lost-commit"),
-    "pays-for-many": _bug(_pays_for_many, "lost-commit"),
-    "shows-anothers-hold": _bug(_shows_anothers_hold, "lost-commit"),
-    "no-mercy": _bug(_no_mercy, "lost-commit"),
-    "nothing-runs-out": _bug(_nothing_runs_out, "lost-commit"),
-    "believes-the-stores-clock": _bug(_believes_the_stores_clock, "store-clock"),
-    "restocks-again": _bug(_restocks_again, "lost-commit"),
-    "notes-before-it-sends": _bug(_notes_before_it_sends, "kill-sender"),
-    "sends-side-by-side": _bug(_sends_side_by_side, "lost-commit"),
-    "forgets-what-is-refused": _bug(_forgets_what_is_refused, "lost-commit"),
-    "tells-how-it-stands": _bug(_tells_how_it_stands, "lost-commit"),
-    "drops-connections": _bug(_drops_connections, "lost-commit"),
-    "some-wait-45s": Bug(
-        "One buyer in ten is refused for 45 s of each minute.", ("lost-commit",), _refuses(_is_unlucky)
+    "fence-at-write-only": _bug(_fence_at_write_only, "sale.in_time", "protocol.keeps_its_rule", under="late-between"),
+    "no-batch-id": _bug(_no_batch_id, "sale.answers_kept", under="lost-reply"),
+    "retries-blindly": _bug(_retries_blindly, "service.harm_noticed", "sale.asked_again", under="lost-answer"),
+    "answers-before-the-commit": _bug(_answers_before_the_commit, "sale.answers_kept", "money.answers_true"),
+    "settles-without-a-fence": _bug(_settles_without_a_fence, "sale.orders_agree", under="late-restocked"),
+    "repeat-is-sold-out": _bug(_repeat_is_sold_out, "sale.asked_again"),
+    "answers-for-another": _bug(_answers_for_another, "sale.keys_are_their_buyers"),
+    "forgets-keys": _bug(_forgets_keys, "sale.orders_agree", under="lost-answer"),
+    "buys-twice-without-key": _bug(_buys_twice_without_key, "sale.answers_kept"),
+    "no-limit": _bug(_no_limit, "sale.limits_kept", "money.limits_kept"),
+    "unseen-in-batch": _bug(_unseen_in_batch, "sale.limits_kept", under="pause"),
+    "sent-when-answered": _bug(_sent_when_answered, "sale.asked_again", under="lost-reply"),
+    "sold-out-for-ever": _bug(_sold_out_for_ever, "sale.nothing_unsold", "drops.units_kept"),
+    "any-secret": _bug(_any_secret, "money.answers_true"),
+    "ignores-extensions": _bug(_ignores_extensions, "money.nobody_is_cut_short"),
+    "unwritten-events": _bug(_unwritten_events, "money.records_agree"),
+    "holds-dont-count": _bug(_holds_dont_count, "money.limits_kept"),
+    "late-takes-anything": _bug(_late_takes_anything, "money.units_in_one_place"),
+    "pays-twice": _bug(_pays_twice, "money.orders_live_once"),
+    "drops-amounts": _bug(_drops_amounts, "money.facts_told"),
+    "keeps-the-first-price": _bug(_keeps_the_first_price, "money.prices_kept"),
+    "sells-at-all-hours": _bug(_sells_at_all_hours, "money.pauses_kept"),
+    "inverts-restocks": _bug(_inverts_restocks, "money.facts_told"),
+    "tells-an-hour-later": _bug(_tells_an_hour_later, "money.shown_as_it_stood"),
+    "keeps-cancelled-units": _bug(_keeps_cancelled_units, "money.units_in_one_place"),
+    "forgets-what-is-owed": _bug(_forgets_what_is_owed, "money.payments_kept"),
+    "keeps-wrong-amounts": _bug(_keeps_wrong_amounts, "money.payments_kept"),
+    "gives-away": _bug(_gives_away, "model.is_a_run"),
+    "expires-what-is-paid": _bug(_expires_what_is_paid, "money.orders_live_once"),
+    "pays-for-many": _bug(_pays_for_many, "money.payments_kept"),
+    "shows-anothers-hold": _bug(_shows_anothers_hold, "money.answers_true"),
+    "no-mercy": _bug(_no_mercy, "money.nobody_is_cut_short"),
+    "nothing-runs-out": _bug(_nothing_runs_out, "money.every_hold_ends"),
+    "believes-the-stores-clock": _bug(
+        _believes_the_stores_clock, "money.everybody_has_their_time", under="store-clock"
     ),
-    "refuses-most": Bug("Nine purchases of ten are refused.", ("lost-commit",), _refuses(_most)),
-    "no-fsync": Bug(
-        "The store answers before its writes are on disk (`appendfsync no`).",
-        ("store-power",),
+    "restocks-again": _bug(_restocks_again, "money.orders_live_once"),
+    "notes-before-it-sends": _bug(_notes_before_it_sends, "events.all_delivered", under="kill-sender"),
+    "sends-side-by-side": _bug(_sends_side_by_side, "events.in_order"),
+    "forgets-what-is-refused": _bug(_forgets_what_is_refused, "events.all_delivered"),
+    "tells-how-it-stands": _bug(_tells_how_it_stands, "events.all_delivered"),
+    "drops-connections": _bug(_drops_connections, "service.not_cut_in_peace"),
+    "some-wait-45s": _bug(
+        _refuses(_is_unlucky), "service.nobody_waits", what="One buyer in ten is refused for 45 s of each minute."
+    ),
+    "refuses-most": _bug(_refuses(_most), "service.nobody_waits", what="Nine purchases of ten are refused."),
+    "no-fsync": _bug(
+        lambda: None,
+        "sale.answers_kept",
+        what="The store answers before its writes are on disk (`appendfsync no`).",
+        under="store-power",
         store_options=("--appendfsync", "no"),
     ),
 }

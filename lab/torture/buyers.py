@@ -62,8 +62,7 @@ class Visitors:
         self._clock = clock
         self._patience_s = patience_s
         self._http = httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=50, keepalive_expiry=5),
-            trust_env=False,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=50, keepalive_expiry=5), trust_env=False
         )
         self._busy: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None

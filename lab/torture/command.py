@@ -25,7 +25,7 @@ from fencelock.registry import CLASSES, backend_class
 from lab.torture import run as torturing
 from lab.torture.bugs import BUGS
 from lab.torture.cable import why_not
-from lab.torture.judge import OF_THE_RUN
+from lab.torture.judge import Finding
 from lab.torture.nemesis import CABLE, KINDS, SEVERAL, names_for, that_fit
 from lab.torture.stage import STORES, python_of, system_of
 
@@ -79,7 +79,7 @@ def torture(arguments: TortureArguments) -> int:
         return 0
     if arguments.with_bug == _HELP:
         for name, bug in BUGS.items():
-            print(f"{name:25} {bug.what}")  # noqa: T201
+            print(f"{name:25} {bug.what} Found by {' or '.join(bug.rules)}.")  # noqa: T201
         return 0
     if arguments.with_bug and arguments.with_bug not in BUGS:
         raise WrongOption("--with-bug", f"there is no bug {arguments.with_bug!r}; there are {', '.join(BUGS)}")
@@ -95,11 +95,23 @@ def torture(arguments: TortureArguments) -> int:
         options = with_bug(options, arguments.with_bug)
         if arguments.nemesis:
             options = replace(options, nemeses=_nemeses(arguments, options.nemeses))
-    status = torturing.run(options)
+    status, findings = torturing.run(options)
     if status in (0, 1) and (options.bug or options.guard is Guard.NONE):
-        Console().print(_what_was_meant(options, found=bool(status)), style="bold", highlight=False)
-        return 1 - status  # it is broken on purpose: violations are what it is to show
+        found, broken = broken_by(options.bug, findings)
+        Console().print(_what_was_meant(options, _names(broken), found=found), style="bold", highlight=False)
+        return 0 if found else 1  # it is broken on purpose: violations are what it is to show
     return status
+
+
+def broken_by(bug: str, findings: Sequence[Finding]) -> tuple[bool, list[Finding]]:
+    """Return whether rules that such a bug breaks are broken, and these, or else the others, which prove nothing."""
+    broken = [one for one in findings if not one.holds]
+    own = [one for one in broken if not bug or one.rule in BUGS[bug].rules]
+    return bool(own), own or broken
+
+
+def _names(broken: Sequence[Finding]) -> str:
+    return ", ".join(one.rule for one in broken) or "nothing"
 
 
 def _make_folder(report: Path) -> None:
@@ -111,14 +123,14 @@ def _make_folder(report: Path) -> None:
         raise WrongOption("--report", f"the folder {report} can't be made: {error.strerror}") from None
 
 
-def _what_was_meant(options: torturing.TortureOptions, *, found: bool) -> str:
+def _what_was_meant(options: torturing.TortureOptions, broken: str, *, found: bool) -> str:
     """Explain how a run ended that is broken on purpose: violations are to be found."""
     if options.bug:
         return (
-            f"This is what you were meant to see: {options.bug} was put in, and the judge has found that something "
-            "is wrong. Without the bug the same run ends with every promise kept."
+            f"This is what you were meant to see: {options.bug} was put in, and the judge has found it, by "
+            f"{broken}. Without the bug the same run ends with every promise kept."
             if found
-            else "The bug was not found: its moment may not have come. Run it once more, or for longer."
+            else f"Not found (broken: {broken}): its moment may not have come. Run it once more, or for longer."
         )
     return (
         "This is what you were meant to see: nothing guards the store, so whoever comes too late writes all the "
@@ -247,17 +259,18 @@ def _heard(told: Connection) -> tuple[bool, str]:
 
 
 def _try_bug(options: torturing.TortureOptions, told: Connection) -> None:
-    """Tell whether a bug is found in a short run, or else in a whole one, and by which rule; a process is for this."""
+    """Tell whether a bug is found in a short run, or in two whole ones, and by which rules; a process is for this."""
     os.setsid()  # an interrupt on the terminal is for the one who has begun us, and interrupts us in turn
     short = replace(options, duration_s=min(options.duration_s, _SHORT_S), every_s=options.ttl_s + _SHORT_CALM_S)
-    did = "nothing that was noticed"
+    did = ""
     try:
-        for own in (short, replace(options, seed=options.seed + 1)):
+        for own in (short, *(replace(options, seed=options.seed + more) for more in (1, 2))):
             _, findings = torturing.run_once(own, Console(quiet=True))
-            # That a short run has not tried everything is no proof.
-            if broken := [one for one in findings if not one.holds and not one.promise.startswith(OF_THE_RUN)]:
-                told.send((True, f"{broken[0].promise}: {broken[0].violations[0]}"))
+            found, broken = broken_by(options.bug, findings)
+            if found:
+                told.send((True, f"{_names(broken)}: {broken[0].violations[0]}"))
                 return
+            did = f"broken: {_names(broken)}"
     except KeyboardInterrupt:
         return
     except (*EXPECTED, OSError, httpx.HTTPError) as error:

@@ -294,6 +294,14 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """The run's own loop woke late: the processor was elsewhere, and the instances may have stood still, too."""
+
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What an instance tells of an item in the end: its `level` to anybody, its `sums` to operators."""
 
@@ -382,8 +390,8 @@ class Left:
 class End:
     """The state at the end: the stock, the orders, and what was left behind on the lock's servers.
 
-    `unreadable`: the store's errors for items that it could not read; `journal` and `kept`: of the flow's items, in the
-    order in which they were written; `drops` and `bought`: the rest of the drops, and their orders.
+    `unreadable`: why items can't be read, or changed; `journal` and `kept`: of the flow's items, in the order in which
+    they were written; `drops` and `bought`: the rest of the drops, and their orders.
     """
 
     left: tuple[Left, ...]
@@ -421,6 +429,7 @@ class History:
     announced: list[Delivery] = field(default_factory=list)
     stands: list[Stand] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
+    lates: list[Late] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
@@ -454,6 +463,7 @@ Event = (
     | Glance
     | Delivery
     | Stand
+    | Late
     | Reading
     | End
 )
@@ -474,6 +484,7 @@ _LISTS: Final[dict[type[Any], str]] = {
     Glance: "glances",
     Delivery: "deliveries",
     Stand: "stands",
+    Late: "lates",
     Reading: "readings",
 }
 _KINDS: dict[str, type[Any]] = {
@@ -493,6 +504,7 @@ _KINDS: dict[str, type[Any]] = {
     "glance": Glance,
     "delivery": Delivery,
     "stand": Stand,
+    "late": Late,
     "reading": Reading,
     "end": End,
 }

@@ -5,9 +5,9 @@ for each violation. A history that passes all checks is one in which nothing was
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, ParamSpec
 
 from lab.torture import (
     judge_drops,
@@ -28,14 +28,17 @@ from lab.torture.judge_sale import Evidence
 UNREAD: Final = frozenset[str]()
 OF_THE_RUN: Final = "the run was a test of "  # how such a promise begins: it is not one of the program
 STAND_S: Final = 15.0
-# Each of these faults must have made some instance miss an answer, or be refused.
-_HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. `looked_at` is its evidence: a check of nothing proves nothing."""
+    """The result of one check. `looked_at` is its evidence: a check of nothing proves nothing.
 
+    `rule`: its name, which is that of its function, after that of its module: `locks.exclusive`.
+    """
+
+    rule: str
     invariant: str
     promise: str
     looked_at: str
@@ -47,78 +50,78 @@ class Finding:
         return not self.violations
 
 
+def _check(
+    invariant: str, promise: str, looked_at: str, rule: Callable[P, Iterator[str]], *about: P.args, **how: P.kwargs
+) -> Finding:
+    name = f"{rule.__module__.rpartition('.')[2].removeprefix('judge_')}.{rule.__name__}"
+    return Finding(name, invariant, promise, looked_at, tuple(rule(*about, **how)))
+
+
 def judge(history: History) -> list[Finding]:
-    """Apply all checks to a run. Raises `ValueError` for one that did not come to its end."""
-    if history.end is None:
+    """Apply all checks to a run. Raises `ValueError` for one that did not come to its end.
+
+    What breaks a rule of peace while the processor was elsewhere is excused, and counted.
+    """
+    strict = _judge(replace(history, lates=[]))
+    if not history.lates:
+        return strict
+    return [
+        replace(one, looked_at=f"{one.looked_at}, {more} excused, as the processor was elsewhere")
+        if (more := len(all_of_it.violations) - len(one.violations))
+        else one
+        for one, all_of_it in zip(_judge(history), strict, strict=True)
+    ]
+
+
+def _judge(history: History) -> list[Finding]:
+    if (end := history.end) is None:
         raise ValueError("the history has no end: the run was not finished, so there is nothing to judge")
-    evidence = Evidence(history, history.end)
+    evidence = Evidence(history, end)
     counts = Counter("sold" if one[0].outcome == "sold" else "refused" for one in evidence.told.values())
-    orders = f"{len(history.end.orders)} orders"
-    answers = f"{len(history.attempts)} requests"
+    orders, answers = f"{len(end.orders)} orders", f"{len(history.attempts)} requests"
     purchases = f"{counts['sold']} sold, {counts['refused']} refused"
     looks = f"{len(history.looks)} looks, {len(history.restocks)} restocks"
-    within = f"{history.setup.recovery_s:g} s"
+    within, asked = f"{history.setup.recovery_s:g} s", f"{len(history.asked)} requests"
     struck = [fault for fault in history.faults if fault.struck]
     grants = f"{len(history.beliefs)} grants"
     excused = [name for name in history.setup.known if any(fault.name == name for fault in struck)]
     but = f"{grants}, not after {', '.join(excused)}" if excused else grants
     long = f"{grants}, {judge_locks.long_holds(history)} longer than a TTL"
     calm = f"{judge_service.peace_s(history):.0f} s of peace"
-
-    def finding(invariant: str, promise: str, looked_at: str, violations: Iterator[str]) -> Finding:
-        return Finding(invariant, promise, looked_at, tuple(violations))
-
+    longest = f"longest {max(judge_service.waits(evidence), default=0.0):.1f} s"
+    again = f"{sum(len(answers) - 1 for answers in evidence.told.values())} asked again"
+    faults, stands = f"{len(struck)} faults", f"{len(history.stands)} last stands"
+    thefts, told = f"{len(history.thefts)} tried", f"{len(history.readings)} answers"
     return [
-        finding("I1", "stock + lucky changes only when units are added", looks, judge_sale.adds_up(evidence)),
-        finding("I1, I4", "what is seen is not behind what was said", looks, judge_sale.seen_after_told(evidence)),
-        finding("I2", "lucky is what the orders add up to; a key has one", orders, judge_sale.orders_agree(evidence)),
-        finding("I2", "the order of the sales explains when each was told", orders, judge_sale.in_time(evidence)),
-        finding("I2", "nobody has more than the limit", orders, judge_sale.limits_kept(evidence)),
-        finding("I3", "nothing is left unsold to those who wanted it", purchases, judge_sale.nothing_unsold(evidence)),
-        finding("I4", 'who was told "sold" has that order; nobody else', purchases, judge_sale.answers_kept(evidence)),
-        finding("I4", "who asks again hears the same; no answer was untrue", *judge_sale.asked_again(evidence)),
-        finding(
-            "I4",
-            "nobody learns of an order by another's key",
-            f"{len(history.thefts)} tried",
-            judge_sale.keys_are_their_buyers(history),
+        _check("I1", "stock + lucky changes only when units are added", looks, judge_sale.adds_up, evidence),
+        _check("I1, I4", "what is seen is not behind what was said", looks, judge_sale.seen_after_told, evidence),
+        _check("I2", "lucky is what the orders add up to; a key has one", orders, judge_sale.orders_agree, evidence),
+        _check("I2", "the order of the sales explains when each was told", orders, judge_sale.in_time, evidence),
+        _check("I2", "nobody has more than the limit", orders, judge_sale.limits_kept, evidence),
+        _check("I3", "nothing is left unsold to those who wanted it", purchases, judge_sale.nothing_unsold, evidence),
+        _check("I4", 'who was told "sold" has that order; nobody else', purchases, judge_sale.answers_kept, evidence),
+        _check("I4", "who asks again hears the same; no answer was untrue", again, judge_sale.asked_again, evidence),
+        _check("I4", "nobody learns of an order by another's key", thefts, judge_sale.keys_are_their_buyers, history),
+        _check("I4", "no order without a request", orders, judge_sale.wanted, evidence),
+        _check("I5", "two never believe that they own one lock", but, judge_locks.exclusive, history),
+        _check("I5", "a grant's token is higher than the one before", grants, judge_locks.tokens_grow, history),
+        _check("I6", "in peace nobody loses a lock", long, judge_locks.kept_in_peace, history),
+        _check("I6", "nothing is left in the queue, and no lease", "the end", judge_locks.left_nothing, evidence),
+        _check("I7, I8", "tokens never decrease from order to order", orders, judge_locks.orders_in_order, evidence),
+        _check("I7", "an order has a grant, a grant one instance", orders, judge_locks.grants_have_one_owner, evidence),
+        _check("I7", "what the store said is a run of the model", asked, judge_protocol.keeps_its_rule, history),
+        _check("I7", "in peace nobody is fenced off", calm, judge_service.not_fenced_in_peace, history),
+        _check("I2", "all readers are told numbers that add up", told, judge_readings.are_right, history, end),
+        _check("", "answers are 200 or 503; in the end all are decided", answers, judge_sale.decided, evidence),
+        _check("", "in peace no connection is cut", calm, judge_service.not_cut_in_peace, history),
+        _check("", "in peace nobody waits for long", longest, judge_service.nobody_waits, evidence),
+        _check("I7", "an instance notices a late or lost commit", faults, judge_service.harm_noticed, history),
+        _check("", f"sales go on within {within} of a fault", faults, judge_service.goes_on, history),
+        _check(
+            "", f"in a last stand the rest goes on within {STAND_S:g} s", stands, judge_service.stands, history, STAND_S
         ),
-        finding("I4", "no order without a request", orders, judge_sale.wanted(evidence)),
-        finding("I5", "two never believe that they own one lock", but, judge_locks.exclusive(history)),
-        finding("I5", "a grant's token is higher than the one before", grants, judge_locks.tokens_grow(history)),
-        finding("I6", "in peace nobody loses a lock", long, judge_locks.kept_in_peace(history)),
-        finding("I6", "nothing is left in the queue, and no lease", "the end", judge_locks.left_nothing(evidence)),
-        finding("I7, I8", "tokens never decrease from order to order", orders, judge_locks.orders_in_order(evidence)),
-        finding(
-            "I7", "an order has a grant, a grant one instance", orders, judge_locks.grants_are_one_instances(evidence)
-        ),
-        finding(
-            "I7",
-            "what the store said is a run of the model",
-            f"{len(history.asked)} requests",
-            judge_protocol.keeps_its_rule(history),
-        ),
-        finding("I7", "in peace nobody is fenced off", calm, judge_service.not_fenced_in_peace(history)),
-        finding(
-            "I2",
-            "readers and operators are told numbers that add up",
-            f"{len(history.readings)} answers",
-            judge_readings.are_right(history, history.end),
-        ),
-        finding("", "answers are 200 or 503; in the end all are decided", answers, judge_sale.decided(evidence)),
-        finding("", "in peace no connection is cut", calm, judge_service.not_cut_in_peace(history)),
-        finding("", "in peace nobody waits for long", *judge_service.nobody_waits(evidence)),
-        finding("", f"sales go on within {within} of a fault", f"{len(struck)} faults", judge_service.goes_on(history)),
-        finding(
-            "",
-            f"without an instance and a server the rest goes on within {STAND_S:g} s",
-            f"{len(history.stands)} last stands",
-            judge_service.stands(history, STAND_S),
-        ),
-        finding(
-            "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
-        ),
-        finding("", f"{OF_THE_RUN}all this", _struck(history), _tested(evidence)),
+        _check("", f"each sells again within {within}", faults, judge_service.each_sells_again, history),
+        _check("", f"{OF_THE_RUN}all this", _struck(history), tested, evidence),
         *_of_drops(history),
         *(_of_money(history) if history.setup.flows else ()),
     ]
@@ -133,49 +136,40 @@ def _of_drops(history: History) -> Iterator[Finding]:
             ("a removed item is not there", judge_drops.removed),
             ("an event's name is no other event's, in no sale", judge_drops.events_named_once),
         ):
-            yield Finding("I1", promise, looked_at, tuple(rule(history)))
+            yield _check("I1", promise, looked_at, rule, history)
 
 
-def _of_money(history: History) -> Iterator[Finding]:
-    assert history.end is not None  # noqa: S101 - see `judge`
-    money = Money(history, history.end)
-    events, calls = f"{len(history.end.journal)} events", f"{len(money.told)} answers"
+def _of_money(history: History) -> list[Finding]:
+    end = history.end
+    assert end is not None  # noqa: S101 - see `judge`
+    money = Money(history, end)
+    events, calls = f"{len(end.journal)} events", f"{len(money.told)} answers"
     looks, payments = f"{len(history.glances)} looks", f"{len(money.places)} payments"
+    both, prices = f"{events}, {looks}", f"{len(history.prices)} prices"
     told, closed = f"{len(history.deliveries)} deliveries", f"{len(history.pauses)} pauses"
-    for invariant, promise, looked_at, violations in (
-        (
-            "M1",
-            "no unit is in two places, after each event",
-            f"{events}, {looks}",
-            judge_money.units_in_one_place(money),
-        ),
-        ("M1", "each order's events are a path to its end", events, judge_money.orders_live_once(money)),
-        ("M1", "how an order stands is what its events say", events, judge_money.records_agree(money)),
-        ("M1 to M4", "the journal is a run of the model", events, judge_model.is_a_run(history)),
-        ("M2", "held units count for a buyer's limit", events, judge_money.limits_kept(money)),
-        ("M3", "no hold expires before its end", events, judge_money.nobody_is_cut_short(money)),
-        ("M3", "everybody has the time that they were promised", told, judge_money.everybody_has_their_time(money)),
-        ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),
-        ("M4", "what buyers and payers are told is true", calls, judge_money.answers_true(money)),
-        ("M4", "amounts and refunds are what was said", calls, judge_money.facts_told(money)),
-        ("M4", "an order is shown as it stood", calls, judge_money.shown_as_it_stood(money)),
-        ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
-        ("M5", "first come, first held", calls, judge_money.first_come(money)),
-        ("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept(money)),
-        (
-            "M4",
-            "a hold is at a price that was in force",
-            f"{len(history.prices)} prices",
-            judge_money.prices_kept(money),
-        ),
-        ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),
-        ("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered(history, history.end)),
-        ("M6", "an order's events come in order", told, judge_events.in_order(history)),
-        ("M6", "in peace an item's events come from one sender", told, judge_events.one_sends(history)),
-        ("", "each payment has an answer in the end", calls, judge_money.decided(money)),
-        ("", f"{OF_THE_RUN}holds", payments, judge_money.tested(money)),
-    ):
-        yield Finding(invariant, promise, looked_at, tuple(violations))
+    return [
+        _check("M1", "no unit is in two places, after each event", both, judge_money.units_in_one_place, money),
+        _check("M1", "each order's events are a path to its end", events, judge_money.orders_live_once, money),
+        _check("M1", "how an order stands is what its events say", events, judge_money.records_agree, money),
+        _check("M1 to M4", "the journal is a run of the model", events, judge_model.is_a_run, history),
+        _check("M2", "held units count for a buyer's limit", events, judge_money.limits_kept, money),
+        _check("M3", "no hold expires before its end", events, judge_money.nobody_is_cut_short, money),
+        _check("M3", "everybody has the time that they were told", told, judge_money.everybody_has_their_time, money),
+        _check("M3", "every hold ends", looks, judge_money.every_hold_ends, money),
+        _check("M4", "what buyers and payers are told is true", calls, judge_money.answers_true, money),
+        _check("M4", "amounts and refunds are what was said", calls, judge_money.facts_told, money),
+        _check("M4", "an order is shown as it stood", calls, judge_money.shown_as_it_stood, money),
+        _check("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept, money),
+        _check("M5", "first come, first held", calls, judge_money.first_come, money),
+        _check("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept, money),
+        _check("M4", "a hold is at a price that was in force", prices, judge_money.prices_kept, money),
+        _check("M5", "nothing happens to an order unasked", events, judge_money.wanted, money),
+        _check("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered, history, end),
+        _check("M6", "an order's events come in order", told, judge_events.in_order, history),
+        _check("M6", "in peace an item's events come from one sender", told, judge_events.one_sends, history),
+        _check("", "each payment has an answer in the end", calls, judge_money.decided, money),
+        _check("", f"{OF_THE_RUN}holds", payments, judge_money.tested, money),
+    ]
 
 
 def branches(history: History) -> dict[str, int]:
@@ -206,7 +200,8 @@ def _struck(history: History) -> str:
     return f"{len(struck)} kind{'s' if len(struck) != 1 else ''} of fault"
 
 
-def _tested(evidence: Evidence) -> Iterator[str]:
+def tested(evidence: Evidence) -> Iterator[str]:
+    """Each fault that was asked for has struck, and each kind of buyer has come."""
     history = evidence.history
     struck = {fault.name for fault in history.faults if fault.struck}
     for name in history.setup.nemeses:
@@ -221,7 +216,3 @@ def _tested(evidence: Evidence) -> Iterator[str]:
         yield "nobody asked again"
     if not judge_locks.long_holds(history) and "everybody" in history.setup.promises:
         yield "no lock was held for longer than a TTL"
-    harmed = [fault for fault in history.faults if fault.struck and fault.name in _HARM_COMMITS]
-    noticed = [one for one in history.counts if one.name.startswith(("fenced", "batches_resolved"))]
-    if harmed and not noticed and history.setup.guard == "fence":
-        yield f"{len(harmed)} commits came late or were lost, and no instance has noticed"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lab.torture.history import UNKNOWN, Attempt, Delivery, History, SoldOrder
-from lab.torture.judge_sale import SOLD, SOLD_OUT
+from lab.torture.judge_sale import MEMORY_S, SOLD, SOLD_OUT
 
 _FOR_EVER: Final = float("inf")
 
@@ -128,7 +128,8 @@ def removed(history: History) -> Iterator[str]:
             for sale in drop.sales:
                 if not sale.surely(bid.sent_at, bid.done_at):
                     continue
-                if sale.units is None and bid.status == 200:
+                from_memory = bid.key is None and bid.outcome == SOLD_OUT and bid.sent_at < sale.began + MEMORY_S
+                if sale.units is None and bid.status == 200 and not from_memory:
                     yield f"{bid.buyer} was told {bid.outcome} at {bid.done_at:.2f} s of {sku}, which was removed"
                 if sale.units is not None and bid.status == 404:
                     yield f"{bid.buyer} was told at {bid.done_at:.2f} s that there is no {sku}"

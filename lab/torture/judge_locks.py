@@ -134,7 +134,7 @@ def orders_in_order(evidence: Evidence) -> Iterator[str]:
             yield f"{sku}: tokens have begun anew {epoch} times, and the lock came back older {causes} times"
 
 
-def grants_are_one_instances(evidence: Evidence) -> Iterator[str]:
+def grants_have_one_owner(evidence: Evidence) -> Iterator[str]:
     """Every order was written under a grant, and no grant was used by two instances."""
     owners: dict[int, set[str]] = defaultdict(set)
     grants: dict[str, int] = {}

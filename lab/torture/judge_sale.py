@@ -205,13 +205,8 @@ def answers_kept(evidence: Evidence) -> Iterator[str]:
                 yield f"{first.buyer} (no key) has {len(found)} orders, after {told_sold} answers and {unknown} without"
 
 
-def asked_again(evidence: Evidence) -> tuple[str, Iterator[str]]:
+def asked_again(evidence: Evidence) -> Iterator[str]:
     """A buyer who asks again hears the same, and no answer was untrue."""
-    pairs = sum(len(answers) - 1 for answers in evidence.told.values())
-    return f"{pairs} asked again", _asked_again(evidence)
-
-
-def _asked_again(evidence: Evidence) -> Iterator[str]:
     for attempts in evidence.asked.values():
         first: Attempt | None = None
         maybe = False  # whether something may have been sold to it by now, as far as its answers say

@@ -9,18 +9,28 @@ from lab.torture.history import Fault, History
 from lab.torture.judge_sale import Evidence
 
 _HELD_UP_TTLS: Final = 1.0  # a buyer waits for no longer than this while nothing is broken,
-_OVERTAKEN_TTLS: Final = (
-    3.0  # or than this where the lock promises no order: an instance may lose one race after another
-)
+_OVERTAKEN_TTLS: Final = 3.0  # or than this where the lock promises no order: one may lose race after race
+# Each of these faults must have made some instance miss an answer, or be refused.
+_HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
 # The errors of httpx for a connection that was cut, and not for a buyer's own patience.
 _CUT: Final = {"ConnectError", "ReadError", "WriteError", "RemoteProtocolError", "CloseError"}
 
 
+def _trouble(history: History) -> list[tuple[float, float]]:
+    """Return the periods in which something was broken, or the processor elsewhere, and all had to recover."""
+    faults = [(fault.began_at, fault.ended_at) for fault in history.faults]
+    lates = [(late.since, late.until) for late in history.lates]
+    return [(begin, end + history.setup.recovery_s) for begin, end in sorted(faults + lates)]
+
+
 def peace(history: History) -> list[tuple[float, float]]:
-    """Return the periods in which nothing was broken, and all had had the time to recover."""
-    ends = [0.0, *(fault.ended_at + history.setup.recovery_s for fault in history.faults)]
-    begins = [*(fault.began_at for fault in history.faults), float("inf")]
-    return [(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin]
+    """Return the periods between those."""
+    found, since = list[tuple[float, float]](), 0.0
+    for begin, end in [*_trouble(history), (float("inf"), 0.0)]:
+        if since < begin:
+            found.append((since, begin))
+        since = max(since, end)
+    return found
 
 
 def peace_s(history: History) -> float:
@@ -46,17 +56,13 @@ def not_cut_in_peace(history: History) -> Iterator[str]:
 
 
 def waits(evidence: Evidence) -> list[float]:
-    """Return how long each buyer waited for the first answer, in seconds, except while something was broken.
-
-    The time that faults take to be over is left out as well.
-    """
-    history = evidence.history
-    faults = [(fault.began_at, fault.ended_at + history.setup.recovery_s) for fault in history.faults]
+    """Return how long each buyer waited for the first answer, in seconds, except in trouble."""
+    trouble = _trouble(evidence.history)
     found = []
     for attempts in evidence.asked.values():
         begin = attempts[0].sent_at
         end = next((one.done_at for one in attempts if one.status == 200), attempts[-1].done_at)
-        found.append(end - begin - _overlap_s(begin, end, faults))
+        found.append(end - begin - _overlap_s(begin, end, trouble))
     return found
 
 
@@ -68,14 +74,21 @@ def _overlap_s(begin: float, end: float, spans: list[tuple[float, float]]) -> fl
     return covered
 
 
-def nobody_waits(evidence: Evidence) -> tuple[str, Iterator[str]]:
+def nobody_waits(evidence: Evidence) -> Iterator[str]:
     """No buyer waits long while nothing is broken."""
     setup = evidence.history.setup
-    found, ttls = waits(evidence), _HELD_UP_TTLS if "fair" in setup.promises else _OVERTAKEN_TTLS
-    longest_s = ttls * setup.ttl_s
-    return f"longest {max(found, default=0.0):.1f} s", (
-        f"a buyer waited {wait_s:.1f} s while nothing was broken" for wait_s in found if wait_s > longest_s
-    )
+    longest_s = setup.ttl_s * (_HELD_UP_TTLS if "fair" in setup.promises else _OVERTAKEN_TTLS)
+    for wait_s in waits(evidence):
+        if wait_s > longest_s:
+            yield f"a buyer waited {wait_s:.1f} s while nothing was broken"
+
+
+def harm_noticed(history: History) -> Iterator[str]:
+    """An instance whose commit came late, or was lost, is refused or looks what became of it."""
+    harmed = [fault for fault in history.faults if fault.struck and fault.name in _HARM_COMMITS]
+    noticed = [one for one in history.counts if one.name.startswith(("fenced", "batches_resolved"))]
+    if harmed and not noticed and history.setup.guard == "fence":
+        yield f"{len(harmed)} commits came late or were lost, and no instance has noticed"
 
 
 def goes_on(history: History) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The operator, who adds units, changes pauses, hours and prices, and begins new sales, all in mid-sale."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -55,7 +56,7 @@ class Operator:
         self._drops = drops
         self._clock = clock
         self._noted = noted
-        self._turn = asyncio.Lock()
+        self._turn, self._gives_up = asyncio.Lock(), False
 
     async def run(self, seed: int, most: int) -> None:
         """Do something now and then, until cancelled."""
@@ -83,10 +84,14 @@ class Operator:
             units = dice.randint(1, 2 * drop.initial)
             await asyncio.shield(self._begin(drop.sku, units, removed_s if dice.random() < _REMOVED else None))
 
-    async def rest(self) -> None:
-        """Wait until nothing is closed or removed any more."""
+    async def rest(self, within_s: float) -> list[str]:
+        """Wait until nothing is closed or removed any more; return what is wrong if that does not come."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s), self._turn:
+                return []
+        self._gives_up = True
         async with self._turn:
-            pass
+            return ["an operator has asked in vain, again and again"]
 
     async def levels(self) -> dict[str, int]:
         """Return the units left of each item that is not of the flow."""
@@ -184,12 +189,14 @@ class Operator:
             except HasOrders:
                 raise  # of no units somebody has one: that is no outage
             except EXPECTED:
+                if self._gives_up:
+                    return
                 await asyncio.sleep(_LOOK_AGAIN_S)
         self._noted(NewSale(sku, round(asked_at, 4), round(self._clock(), 4), units))
 
     async def _set_surely(self, sku: str, terms: TermsChange) -> float:
         """Set terms again and again until the answer is heard; return when that was."""
-        while not await self._set(sku, terms):  # noqa: ASYNC110 - in the store
+        while not (await self._set(sku, terms) or self._gives_up):  # noqa: ASYNC110 - in the store
             await asyncio.sleep(_LOOK_AGAIN_S)
         return self._clock()
 

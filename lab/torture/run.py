@@ -38,6 +38,7 @@ from lab.torture.history import (
     History,
     Item,
     Kept,
+    Late,
     Left,
     Look,
     Reading,
@@ -64,8 +65,10 @@ _OPERATOR: Final = "operator"
 _LOCK_GROUPS: Final = 2
 _REFUSAL_TTL_S: Final = 36_000  # a clock that jumps by an hour must not end it
 _LOOK_EVERY_S: Final = 0.05
+_TICK_S: Final = 0.05
+_LATE_S: Final = 0.2
 _FINISH_WITHIN_S: Final = 60.0
-_PAID_WITHIN_S: Final = 20.0  # longer than all windows of a hold, and an answer after them
+_PAID_WITHIN_S: Final = 20.0  # longer than all windows of a hold, and an answer after them; or an operator's last wish
 _LAST_AT_ONCE: Final = 16  # more buyers would wait for each other, however well it goes
 _COUNT_EVERY_S: Final = 0.25
 _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
@@ -107,8 +110,8 @@ class TortureOptions:
     payers: bool
 
 
-def run(options: TortureOptions) -> int:
-    """Run the torture. Return the exit status: 0 if every promise was kept, 1 if not, 3 if the run failed."""
+def run(options: TortureOptions) -> tuple[int, list[Finding]]:
+    """Run the torture. Return the exit status, 0 if every promise was kept, 1 if not, 3 if it failed, and findings."""
     check_pace(options)
     console = Console()
     console.print(f"Seed {options.seed}; what happens is written to {options.report / _HISTORY}", highlight=False)
@@ -118,15 +121,15 @@ def run(options: TortureOptions) -> int:
         history, findings = run_once(options, console)
     except KeyboardInterrupt:
         console.print("Stopped.")
-        return 130
+        return 130, []
     except Exception as error:  # any error of our own: it is no violation
         console.print(f"The run itself has failed, so there is nothing to judge: {error!r}", style="red", markup=False)
         if not isinstance(error, (*EXPECTED, OSError, httpx.HTTPError)):
             console.print_exception()
-        return 3
+        return 3, []
     _print(console, history, findings)
     console.print(f"The time line is in {options.report / PICTURE}", highlight=False)
-    return 0 if all(finding.holds for finding in findings) else 1
+    return 0 if all(finding.holds for finding in findings) else 1, findings
 
 
 def check_pace(options: TortureOptions) -> None:
@@ -300,13 +303,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             patience_s = (1.0, options.ttl_s + RECOVERY_S)
             crowd = Crowd(stage.instances, setup.items, options.seed, clock, recorder.note, patience_s=patience_s)
             payers = Payers(
-                stage.instances,
-                setup.flows,
-                options.seed,
-                clock,
-                recorder.note,
-                patience_s=patience_s,
-                token=_TOKEN,
+                stage.instances, setup.flows, options.seed, clock, recorder.note, patience_s=patience_s, token=_TOKEN
             )
             bidders = Crowd(
                 stage.instances,
@@ -324,6 +321,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 await receiver.open(sorted(stage.hosts), stage.receiver_port)
             watching = [
                 asyncio.create_task(_look_on(sale, clock, recorder)),
+                asyncio.create_task(_tick(clock, recorder)),
                 *(asyncio.create_task(_count(actor, clock, recorder)) for actor in stage.instances),
             ]
             try:
@@ -331,7 +329,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 targets = random.Random(options.seed)  # noqa: S311 - no secret
                 world = World(stage, targets, sale, operator, options.ttl_s, receiver)
                 await _let_loose(options, world, crowd, bidders, payers, clock, recorder, progress)
-                await operator.rest()
+                unheard = await operator.rest(_PAID_WITHIN_S)
                 for actor in stage.instances:
                     actor.be_quiet()
                 receiver.behave()
@@ -359,7 +357,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 await asyncio.to_thread(server.start)
             await _calm_down(stage, sale, calm_s)  # an instance may have stood for an office anew
             await _read(stage, recorder)
-            recorder.note(await _end(stage, sale, setup))
+            recorder.note(await _end(stage, sale, setup, unheard))
     _note_what_instances_saw(stage, recorder, began)
 
 
@@ -389,9 +387,7 @@ async def _let_loose(
         if fault.struck:
             took = f"; longest time without a sale of an item {recovery_s(recorder.history, fault):.1f} s"
         progress.console.print(
-            f"{fault.began_at:6.1f} s  {fault.name}: {fault.target}{took}",
-            highlight=False,
-            soft_wrap=True,
+            f"{fault.began_at:6.1f} s  {fault.name}: {fault.target}{took}", highlight=False, soft_wrap=True
         )
 
     schedule = random.Random(options.seed)  # noqa: S311 - no secret
@@ -520,6 +516,15 @@ async def _count(actor: Actor, clock: Callable[[], float], recorder: Recorder) -
         before, since = counters, at
 
 
+async def _tick(clock: Callable[[], float], recorder: Recorder) -> None:
+    """Note when this loop wakes late: the rules of peace are for a machine that has a processor for us."""
+    while True:
+        due = clock() + _TICK_S
+        await asyncio.sleep(_TICK_S)
+        if (at := clock()) > due + _LATE_S:
+            recorder.note(Late(round(due, 4), round(at, 4)))
+
+
 async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -> None:
     """Read stock and lucky again and again, as anybody may at any time."""
     while True:
@@ -560,8 +565,7 @@ async def _read(stage: Stage, recorder: Recorder) -> None:
                 recorder.note(Reading(actor.name, sku, level, report.get("total", {})))
 
 
-async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
-    unreadable: list[str] = []
+async def _end(stage: Stage, sale: Sale, setup: Setup, unreadable: list[str]) -> End:
     left, orders = await _sold(sale, setup.items, unreadable)
     drops, bought = await _sold(sale, setup.drops, unreadable)
     journal: list[Entry] = []
@@ -629,7 +633,8 @@ def _print(console: Console, history: History, findings: list[Finding]) -> None:
     table = Table("", "promise", "judged by", "", title=title)
     for finding in findings:
         verdict = "[green]kept[/]" if finding.holds else f"[red]{len(finding.violations)} violations[/]"
-        table.add_row(finding.invariant, finding.promise, finding.looked_at, verdict)
+        promise = finding.promise if finding.holds else f"{finding.promise} ({finding.rule})"
+        table.add_row(finding.invariant, promise, finding.looked_at, verdict)
     console.print(table)
     gone = branches(history)
     console.print("Ways that were gone: " + ", ".join(f"{name} {n}" for name, n in gone.items() if n), highlight=False)

@@ -54,8 +54,8 @@ def opened(visitors: Visitors, folder: Path, *findings: Finding, **options: obje
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_shows_who_had_the_lock(visitors: Visitors, tmp_path: Path, scheme: str) -> None:
     """It has lanes with grants, a shield, faults as bands, and where a promise was broken; nothing is loaded."""
-    broken = Finding("I5", "one owner <at a time>", "4 grants", ("two at 5.5 s",))
-    page = opened(visitors, tmp_path, broken, Finding("I1", "kept", "all", ()), color_scheme=scheme)
+    broken = Finding("locks.exclusive", "I5", "one owner <at a time>", "4 grants", ("two at 5.5 s",))
+    page = opened(visitors, tmp_path, broken, Finding("sale.adds_up", "I1", "kept", "all", ()), color_scheme=scheme)
     if scheme == "light":
         assert {BLUE, TEAL, RED, GREEN, BAND} <= drawn(page, "lanes")
         assert {GREEN, BAND} <= drawn(page, "answers")

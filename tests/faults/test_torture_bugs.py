@@ -16,7 +16,7 @@ _IN_CI = "no-fence"
     "bug", [pytest.param(one, marks=[] if one == _IN_CI else pytest.mark.exhaustive) for one in BUGS]
 )
 def test_a_bug_is_found(tmp_path: Path, bug: str) -> None:
-    """With one safeguard switched off, the run ends with violations and status 0, perhaps not at the first try."""
+    """With one safeguard switched off, a rule that it breaks is broken, perhaps not at the first try."""
     for seed in ("5", "6", "7"):
         done = torture(tmp_path, "--with-bug", bug, "--seed", seed)
         assert f"With a bug that must be found, {bug}" in done.stdout

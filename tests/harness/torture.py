@@ -16,7 +16,7 @@ def torture(report: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     argv = [sys.executable, "-m", "app", "torture", "--report", str(report), *options]
     env = os.environ | {"COLUMNS": "160"}
-    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, env=env)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, env=env)
 
 
 def broken(history: History) -> set[str]:

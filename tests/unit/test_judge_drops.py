@@ -117,8 +117,9 @@ def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
         [bid("w", 8.1, "sold_out")],
         [bid("w", 8.1, None)],
         [bid("w", 5.0, None, status=0, error="ReadTimeout"), bid("v", 7, "sold_out")],
+        [replace(bid("w", 9.1, "sold_out"), key=None)],
     ],
-    ids=["sold in between", "refused in between", "removed in between", "perhaps sold to one without an answer"],
+    ids=["sold in between", "refused in between", "removed in between", "perhaps sold to another", "told from memory"],
 )
 def test_what_nobody_can_know_is_let_pass(bids: list[Attempt]) -> None:
     """While a sale begins, an answer may be of either; a request without an answer may have had the unit."""

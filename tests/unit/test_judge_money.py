@@ -318,16 +318,13 @@ FORGED: dict[str, dict[str, Forgery]] = {
         }.items()
     },
     "count for a buyer's limit": {
-        "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=10),
+        "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=10)
     },
-    "expires before its end": {
-        "too early": early,
-        "an extension that was ignored": early_though_extended,
-    },
-    "has the time that they were promised": {
+    "expires before its end": {"too early": early, "an extension that was ignored": early_though_extended},
+    "has the time that they were told": {
         "a store's clock that jumped, and was believed": lambda made: sent_too(
             made, 4, event="expired", order="ticket~s", at=6.5, done_at=6.6
-        ),
+        )
     },
     "every hold ends": {
         "one that is held at the end": lambda made: order(made, 1, state="held", pay_by=BEGIN_S + 3),
@@ -430,12 +427,8 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "an error": lambda made: told(made, call("hold", "ticket~d", 3.2, "", status=500)),
         "a refund that nobody answers": lambda made: answered(made, 18, status=503, retry_after="1"),
     },
-    "from one sender": {
-        "two send side by side": lambda made: sent(made, 4, instance="two"),
-    },
-    "never decrease": {
-        "a change by one who was overtaken": lambda made: event(made, 3, token=0),
-    },
+    "from one sender": {"two send side by side": lambda made: sent(made, 4, instance="two")},
+    "never decrease": {"a change by one who was overtaken": lambda made: event(made, 3, token=0)},
     "told each event": {
         "one that never comes": lambda made: made.deliveries.pop(3),
         "one that is not taken": lambda made: sent(made, 3, status=500),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lab.torture import history, judge
-from lab.torture.history import Count, History, Pause, Price, Reading, Setup, Stand, Theft
+from lab.torture.history import Count, History, Late, Pause, Price, Reading, Setup, Stand, Theft
 from tests.unit import test_judge, test_judge_drops, test_judge_money, test_judge_protocol
 
 RULES = ("lab.torture.judge", "lab.torture.standing")
@@ -25,6 +25,7 @@ def whole() -> list[History]:
     plain, money, drops = (one.history() for one in (test_judge, test_judge_money, test_judge_drops))
     plain.thefts = [Theft("a", "default", "one", 1.5, 200, "sold")]
     plain.stands = [Stand("one", 5.0, 35.0, {"sold": None})]
+    plain.lates = [Late(30.0, 31.0)]
     plain.asked = test_judge_protocol.OVERTAKEN
     plain.beliefs.append(replace(plain.beliefs[2], token=1, since=4.85))
     plain.faults.append(test_judge.TAKEN)
