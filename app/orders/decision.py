@@ -259,10 +259,7 @@ class _Now:
 
     def again(self, command: Command, settled: Settled) -> Decision:
         """Answer a settled command once more, with the present state of its order."""
-        number = settled.order.number if settled.order else getattr(command, "number", "")
-        order = self.records.get(number)
-        if settled.order is None and order is not None and not _opens(command, order):
-            order = None  # the first answer was "not found", for the same reason
+        order = self.records.get(settled.order.number) if settled.order is not None else None
         held = settled.outcome == HoldOutcome.HELD
         if held and order is not None and isinstance(command, Hold) and order.ref != command.ref:
             return Decision(error=_reused())  # the `ref` is in the order, and not in the key's fingerprint
@@ -321,10 +318,9 @@ class _Now:
         return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
 
     def _decline(self, order: Record, paid: Confirm, told: Payment, payment: str | None) -> Decision:
-        known = order.payment(told.ref)
-        facts = owe(order, known or told, str(_not_needed(order)), self._fresh) | {"paid_at": paid.paid_at}
-        if known is not None and "refunds" not in facts:
+        if order.payment(told.ref) is not None:  # it was of a wrong amount, and nothing of it is to go back
             return Decision(_not_needed(order), record=order)
+        facts = owe(order, told, str(_not_needed(order)), self._fresh) | {"paid_at": paid.paid_at}
         if paid.paid_at is not None and order.state is OrderState.EXPIRED:
             facts["in_time"] = paid.paid_at * 1000 <= order.due_ms  # and its report came too late
         order = self._write(order, EventKind.REFUND_DUE, facts, payment)
@@ -401,11 +397,6 @@ _LOST: Final = Decision(ExtendOutcome.NOT_FOUND)
 def _not_needed(order: Record) -> ConfirmOutcome:
     """Return the outcome for a payment that has to be given back."""
     return ConfirmOutcome.DUPLICATE_PAYMENT if order.payment_ref is not None else ConfirmOutcome.REFUND_DUE
-
-
-def _opens(command: Command, order: Record) -> bool:
-    """Return whether a command has the secret of an order, if it is about one."""
-    return hmac.compare_digest(order.secret, getattr(command, "secret", order.secret))
 
 
 def _owed(order: Record, ref: str) -> str | None:

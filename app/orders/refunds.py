@@ -98,7 +98,7 @@ def meant(order: Record, ref: str | None, name: str | None = None) -> Payment | 
 def _of_order(order: Record, wish: Refund, fresh: Names) -> Ruling:
     """Give back an order, or some of its units, with their price or the given amount."""
     outcome, count, payment = RefundOutcome, wish.units or order.quantity, order.counted
-    if not 0 < count <= order.quantity:
+    if not 1 <= count <= order.quantity:
         return Ruling(outcome.TOO_MUCH)
     ends = count == order.quantity
     facts: dict[str, Any] = {"about": "order" if ends else "units", "restock": wish.restock}
@@ -117,15 +117,14 @@ def _of_order(order: Record, wish: Refund, fresh: Names) -> Ruling:
 
 def _fits(payment: Payment, wish: Refund, amount: int) -> bool:
     """Whether this amount of a payment may be given back: at most the sum that has not gone back yet."""
-    if wish.later:
-        return 0 < amount <= payment.left
-    one = payment.find(wish.name)
-    if one is not None and one.amount is not None and amount > one.amount:
+    if amount <= 0:
         return False
-    if payment.amount is None or one is not None:
-        return amount > 0
+    if wish.later:
+        return amount <= payment.left
+    if (one := payment.find(wish.name)) is not None:
+        return one.amount is None or amount <= one.amount
     after = settle.give(payment, Given(amount, way=_way(wish)), str)
-    return amount > 0 and after.given_back <= payment.amount
+    return payment.amount is None or after.given_back <= payment.amount
 
 
 def _changed(payment: Payment, wish: Refund, amount: int | None, fresh: Names, units: int = 0) -> Payment:

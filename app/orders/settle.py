@@ -123,7 +123,7 @@ def _give_so_far(payment: Payment, given: Given, fresh: Names) -> Payment:
             if one.amount is not None and one.amount <= more and not as_one:
                 payment = payment.having(_as_given(one, given._replace(id=None), one.amount))
                 more -= one.amount
-    return _settle(payment, given._replace(so_far=None, amount=more), more, fresh) if more > 0 else payment
+    return _settle(payment, given, more, fresh) if more > 0 else payment
 
 
 def _give_sum(payment: Payment, given: Given, amount: int, fresh: Names) -> Payment:
@@ -141,13 +141,13 @@ def _give_sum(payment: Payment, given: Given, amount: int, fresh: Names) -> Paym
         return payment.without(*alike[1:]).having(own._replace(amount=amount, way=given.way))
     after, of_sum = _out_of_sum(payment, amount) if given.id is not None else (payment, 0)
     if not of_sum and given.id is not None and given.way is Way.PROVIDER:
-        noted = (one for one in payment.refunds if one.way is Way.NOTED and one.id is None)
+        noted = (one for one in payment.refunds if one.way is Way.NOTED and one.id is None and one.currency is None)
         if larger := next((one for one in noted if one.amount is not None and one.amount > amount), None):
             # An operator may have noted several refunds as one: the rest of that is a sum.
             after, of_sum = _less(payment, larger._replace(way=Way.PROVIDER, by=PROVIDER), amount), amount
     if not of_sum:
         return _settle(payment, given, amount, fresh)
-    new = PaymentRefund(_name(payment, given, fresh), amount=amount)
+    new = PaymentRefund(_name(payment, given, fresh))
     return _owe_less(after, amount - of_sum).having(_as_given(new, given, amount))
 
 

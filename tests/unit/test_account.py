@@ -166,6 +166,7 @@ class Desk:
         about: dict[str, Any] = {"refund_id": own, "at": notice.at}
         message = f"{notice.what} {notice.id}" if own is None else None
         about["name"] = notice.key or None
+        before = len(self.changes)
         match notice.what:
             case "total":
                 whole = notice.amount >= self.bank.charges[notice.ref][0]
@@ -181,6 +182,8 @@ class Desk:
             case ends:
                 about |= {"message": message, "by": PROVIDER}
                 self.tell(Incident, _DISPUTES[ends], notice.ref, notice.amount, **about)
+                assert all(one.own_facts["amount"] == notice.amount for one in self.changes[before:])
+        assert all(one.own_facts.get("amount", 0) <= notice.amount for one in self.changes[before:])
 
     def saves(self) -> None:
         """The store is backed up."""
@@ -254,12 +257,15 @@ def check_settled(change: OrderChange) -> None:
             assert owed >= -given or after.left == 0
         case EventKind.REFUND_REQUESTED | EventKind.REFUND_NAMED | EventKind.DISPUTED | EventKind.DISPUTE_WON:
             assert (given, owed) == (0, 0)
+        case EventKind.REFUND_DUE:
+            assert given == 0 and owed >= 0 and set(at_rest) - set(before.open)
         case _:
             assert given == 0 and owed >= 0
     assert all(one.amount is None or one.amount > 0 for one in after.open)
     if kind is EventKind.REFUND_FAILED:
         failed = [one for one in after.open if one.state is RefundState.FAILED and one not in before.open]
         assert all(one.why and one.by for one in failed) and len(failed) <= 1
+        assert not failed or failed[0].amount == change.own_facts["amount"]
 
 
 def audited(changes: list[OrderChange]) -> tuple[Ledger, Level]:
@@ -380,6 +386,18 @@ def test_a_sum_settles_what_adds_up_to_it() -> None:
     assert standing(told) == {"n0": ("due", 300), "n1": ("due", 700), "n2": ("given", 500)}
     told = settle.give(payment, Given(800, id="re_1", by=PROVIDER), str)
     assert standing(told) == {"n1": ("due", 200), "n2": ("due", 500), "re_1": ("given", 800)}
+    told = settle.give(owing(300, 700), Given(so_far=900, by=PROVIDER), lambda: "sum")
+    assert standing(told) == {"n1": ("due", 100), "sum": ("given", 900)}
+    told = settle.give(owing(300, 700), Given(by=PROVIDER), lambda: "rest")
+    assert standing(told) == {"n0": ("given", 300), "n1": ("given", 700), "rest": ("given", 500)}
+
+
+def test_of_a_refund_of_which_less_was_given_the_rest_is_due() -> None:
+    """Under another name, and for the same reason."""
+    payment = settle.owe(owing(), "n0", 500, by="ann", why="broken")
+    told = settle.give(payment, Given(200, name="n0", id="re_1", by=BY), lambda: "rest")
+    assert standing(told) == {"n0": ("given", 200), "rest": ("due", 300)}
+    assert (told.open[0].by, told.open[0].why) == ("ann", "broken")
 
 
 def test_what_is_asked_is_settled_before_what_is_due() -> None:
@@ -419,6 +437,9 @@ def test_all_that_is_left_of_a_payment_that_nobody_knows() -> None:
     assert not given.open and given.given_back == 900
     told = settle.give(payment, Given(by=PROVIDER), str)
     assert told.given_whole and not told.open
+    assert standing(settle.give(Payment("p"), Given(by=PROVIDER), lambda: "all")) == {"all": ("given", None)}
+    some = settle.give(Payment("p"), Given(so_far=400, by=PROVIDER), lambda: "sum")
+    assert settle.give(settle.owe(some, "n", None), Given(name="n", id="re_1", by=BY), str).given_back == 400
     assert [one.unknown for one in told.sums()] == [True]
 
 
@@ -428,6 +449,8 @@ def test_a_refund_in_another_currency_is_told_in_its_own() -> None:
     part = settle.give(payment, Given(400, currency="USD", id="re_1", by=PROVIDER), str)
     assert [(one.currency, one.given_back, one.owed) for one in part.sums()] == [("EUR", 0, 1_500), ("USD", 400, 0)]
     assert settle.give(part, Given(400, currency="USD", id="re_1", by=PROVIDER), str) == part
+    more = settle.give(part, Given(so_far=700, currency="USD", at=9, by=PROVIDER), lambda: "more")
+    assert standing(more) == {"n0": ("due", 1_500), "re_1": ("given", 400), "more": ("given", 300)}
     whole = settle.give(payment, Given(so_far=1_650, whole=True, currency="USD", by=PROVIDER), str)
     assert standing(whole) == {"n0": ("given", 1_500)}
 
@@ -442,15 +465,16 @@ def test_a_refund_in_another_currency_comes_back_in_it() -> None:
     assert [(one.currency, one.given_back, one.owed) for one in given.sums()] == [("EUR", 0, 0), ("USD", 400, 0)]
     noted = settle.give(back, Given(way=Way.NOTED, by="ann"), lambda: "all")
     assert not noted.open and [one.given_back for one in noted.sums()] == [1_500, 400]
-
-
-def test_changes_add_up_where_a_currency_is_gone() -> None:
-    """A payment that was told in another currency at first: what was counted there is taken back."""
-    desk = Desk(Bank())
-    desk.tell(Confirm, "p", PRICE * UNITS, "USD")
-    desk.tell(Confirm, "p", PRICE * UNITS, "EUR")
-    assert [one.currency for one in desk.record.sums.values()] == ["EUR"]
-    desk.check_events()
+    told = settle.give(noted, Given(300, id="re_2", by=PROVIDER), str)
+    assert [one.given_back for one in told.sums()] == [1_500, 400]
+    both = settle.give(part, Given(400, id="re_2", by=PROVIDER), str)
+    for more, sums in ((both, [(400, 0), (0, 400)]), (owing(), [(0, 0), (0, 400)])):  # before it was told, too
+        back = settle.fail(more, Given(400, currency="USD", by=PROVIDER), "returned", iter("ab").__next__)
+        assert [(one.given_back, one.owed) for one in back.sums()] == sums
+    some = settle.fail(part, Given(300, currency="USD", id="re_1", by=PROVIDER), "returned", iter("ab").__next__)
+    assert [(one.given_back, one.owed) for one in some.sums()] == [(0, 0), (100, 0), (0, 300)]
+    euros = settle.fail(both, Given(100, currency="USD", id="re_2", by=PROVIDER), "returned", iter("ab").__next__)
+    assert euros.owed == 400
 
 
 def test_a_dispute_is_of_what_is_left() -> None:
@@ -461,6 +485,8 @@ def test_a_dispute_is_of_what_is_left() -> None:
     lost = settle.dispute(begun, Dispute("dp", state=DisputeState.LOST))
     assert lost.given_whole and not lost.open and lost.lost == 1_000
     assert settle.dispute(lost, Dispute("dp", state=DisputeState.WON)) == lost
+    over, unknown = (settle.dispute(one, Dispute("dp 2", state=DisputeState.LOST)) for one in (lost, Payment("p")))
+    assert over.given_back == 1_500 and unknown.given_whole
 
 
 def test_a_failure_says_what_it_is_about() -> None:
@@ -472,6 +498,11 @@ def test_a_failure_says_what_it_is_about() -> None:
     assert [(one.why, one.by) for one in refused.open] == [("no money", BY)]
     made = settle.fail(asked, Given(500, name="n0", by=PROVIDER), "returned", lambda: "again")
     assert standing(made) == {"n0": ("bounced", 500), "again": ("failed", 500)}
+    assert made.refunds[0].why == "returned"
+    two = owing(300, 500)
+    two = two.having(two.refunds[1]._replace(state=RefundState.ASKED))
+    which = settle.fail(two, Given(by=PROVIDER), "returned", lambda: "again")
+    assert standing(which) == {"n0": ("due", 300), "n1": ("bounced", 500), "again": ("failed", 500)}
     assert settle.fail(made, Given(500, name="n0", by=PROVIDER), "returned", lambda: "third") == made
     assert settle.fail(owing(500), Given(name="n0", by=BY), "no", str) == owing(500)  # it was not asked
 
@@ -488,12 +519,13 @@ def test_no_more_is_owed_again_than_is_left() -> None:
 
 def test_a_notice_without_an_id_is_another_refund() -> None:
     """Two of one amount are two, unless an operator's note was one of them; the same notice again is none."""
-    notice = Given(500, id=f"{NOTICE}1", by=PROVIDER)
+    notice = Given(500, id=f"{NOTICE}1", by=PROVIDER, at=9)
     once = settle.give(owing(), notice, str)
     assert settle.give(once, notice, str) == once
     assert settle.give(once, notice._replace(id=f"{NOTICE}2"), str).given_back == 1_000
-    noted = settle.give(owing(), Given(500, way=Way.NOTED, by="ann"), lambda: "n")
+    noted = settle.give(owing(), Given(500, way=Way.NOTED, by="ann", at=5, units=2), lambda: "n")
     told = settle.give(noted, notice, str)
+    assert (told.refunds[0].at, told.refunds[0].units) == (9, 2)
     assert told.given_back == 500 and told.find("n", notice.id) == told.refunds[0]
     assert settle.give(told, notice._replace(id=f"{NOTICE}2"), str).given_back == 1_000
 
@@ -512,7 +544,7 @@ def test_a_note_beside_what_the_provider_has_told() -> None:
 def test_a_sum_from_before_a_request_is_of_another_refund() -> None:
     """What the provider told as a sum long before it was asked is not what it gives now; a moment before it may be."""
     told = settle.give(owing(), Given(so_far=500, at=1_000, by=PROVIDER), lambda: "sum")
-    for asked_at, given_back in ((1_010, 500), (2_000, 1_000)):
+    for asked_at, given_back in ((1_010, 500), (1_060, 500), (1_061, 1_000)):
         asked = settle.owe(told, "n", 500)
         asked = asked.having(asked.refunds[-1]._replace(state=RefundState.ASKED, at=asked_at))
         assert settle.give(asked, Given(500, name="n", id="re_1", by=BY), str).given_back == given_back
@@ -527,6 +559,9 @@ def test_a_sum_is_the_refunds_that_it_names_later() -> None:
     assert standing(both) == {"n0": ("given", 499), "sum": ("given", 1)} and both.find(None, "re_2")
     larger = settle.give(told, Given(700, name="n0", id="re_1", by=PROVIDER), lambda: "sum")
     assert larger.given_back == 700
+    told = settle.give(settle.owe(owing(), "n0", None), Given(so_far=299, by=PROVIDER), lambda: "sum")
+    told = settle.give(told, Given(300, id="re_1", by=PROVIDER), str)
+    assert standing(told) == {"n0": ("due", 1_200), "re_1": ("given", 300)}
 
 
 def test_an_extended_hold_has_the_moments_that_its_event_tells() -> None:
@@ -559,6 +594,9 @@ def test_a_failure_finds_what_it_is_about() -> None:
     assert standing(back) == {"sum": ("given", 300), "re_1": ("bounced", 500), "again": ("failed", 500)}
     back = settle.fail(told, fails._replace(at=4, id=None), "returned", lambda: "again")
     assert back.given_back == 800  # the sum was told after it
+    larger = settle.give(owing(), Given(800, id="re_2", by=PROVIDER), str)
+    back = settle.fail(larger, fails._replace(id=None), "returned", iter("ab").__next__)
+    assert standing(back) == {"re_2": ("given", 800), "a": ("bounced", 500), "b": ("failed", 500)}
 
 
 def test_a_notice_that_its_failure_has_overtaken() -> None:

@@ -3,28 +3,25 @@
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from app.errors import KeyReused
 from app.orders import (
     Command,
+    Confirm,
+    ConfirmOutcome,
     EventKind,
     Expire,
     ExpiryOutcome,
     Extend,
     ExtendOutcome,
-    OrderId,
     OrderState,
     Outcome,
     Purchase,
     Record,
-    Settled,
     Snapshot,
     Terms,
     decide,
 )
-from app.orders.decision import Decision, outside
+from app.orders.decision import Decision, Windows, outside
+from app.orders.record import ERASED
 
 
 def outcomes(decisions: list[Decision]) -> list[object]:
@@ -35,29 +32,6 @@ def test_the_example_of_the_articles() -> None:
     """There are 4 units: the first buyer wants 3 and gets them, the second wants 2 and gets none, the third gets 1."""
     decisions = decide(Snapshot(4, 0), [Purchase(3), Purchase(2), Purchase(1)]).decisions
     assert outcomes(decisions) == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
-
-
-@given(stock=st.integers(0, 60), buyers=st.integers(0, 80), data=st.data())
-def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.DataObject) -> None:
-    """Buyers of one unit each get min(stock, demand), in any order and split into any batches."""
-    crowd = [Purchase(buyer=f"buyer-{number}") for number in range(buyers)]
-    line = data.draw(st.permutations(crowd))
-    cut = data.draw(st.integers(0, buyers))
-    first = outcomes(decide(Snapshot(stock, 0), line[:cut]).decisions).count(Outcome.SOLD)
-    second = outcomes(decide(Snapshot(stock - first, first), line[cut:]).decisions).count(Outcome.SOLD)
-    assert first + second == min(stock, buyers)
-
-
-def test_a_settled_key_gets_its_answer_again() -> None:
-    """A key that the store knows gets the same answer, without units, even if units are there by now."""
-    sold = Settled("sold", 1, "ann", OrderId("default", "1-1", "s"))
-    refused = Settled("sold_out", 1, "bob")
-    snapshot = Snapshot(5, 1, settled={"a": sold, "b": refused})
-    line = [Purchase(1, buyer="ann", key="a"), Purchase(1, buyer="bob", key="b")]
-    others = [Purchase(2, buyer="ann", key="a"), Purchase(1, buyer="bob", key="a"), Purchase(1, key="a")]
-    decisions = decide(snapshot, line + others).decisions
-    assert decisions[:2] == [Decision(settled=sold), Decision(settled=refused)]
-    assert [type(decision.error) for decision in decisions[2:]] == [KeyReused] * 3
 
 
 def test_what_only_the_stores_clock_ends_stays_held() -> None:
@@ -95,3 +69,18 @@ def test_a_sale_is_open_from_its_start_to_before_its_end() -> None:
     assert found == [Outcome.NOT_STARTED, None, None, Outcome.ENDED]
     assert outside(replace(terms, paused="wait"), 15.0) is Outcome.PAUSED
     assert outside(Terms(starts_at=0.0, ends_at=0.0), 15.0) is None
+
+
+def test_units_are_held_for_a_time() -> None:
+    """By default as `Windows` has it; going to pay lasts as long as the hold at least."""
+    assert Windows.of(Terms(), 60.0) == Windows() and Windows().lasting_s == 1_620
+    assert Windows.of(Terms(hold_s=1_000.0, price=5, currency="EUR"), 1.5) == (1_000_000, 1_000_000, 1_500, 5, "EUR")
+
+
+def test_a_late_payment_counts_for_a_buyer_who_has_a_name() -> None:
+    """What the limit allows no more goes back; names that were erased are of many buyers, and share one count."""
+    for buyer, outcome in (("ann", ConfirmOutcome.REFUND_DUE), (ERASED, ConfirmOutcome.CONFIRMED)):
+        ended = {"1-1": Record("1-1", "s", OrderState.EXPIRED, 1, buyer)}
+        about: dict[str, Any] = {"records": ended, "bought": {buyer: 1}}
+        paid = Confirm("default", "1-1", "s", "p")
+        assert outcomes(decide(Snapshot(5, 0, **about), [paid], limit_per_buyer=1).decisions) == [outcome]

@@ -169,6 +169,7 @@ def test_what_came_back_is_asked_for_under_another_name(wish: dict[str, Any]) ->
     told = paid()
     told(Refund, False, later=True, message="a", **wish)
     assert told(RequestRefund, "another") == RequestOutcome.NOTHING_DUE
+    assert told.owed.units == wish.get("units", 0)
     amount, first = told.owed.amount or 0, told.ask()
     assert told(RequestRefund, first) == RequestOutcome.ALREADY_REQUESTED
     told.give(first, "re_1", amount=amount)
@@ -203,6 +204,7 @@ def test_what_was_given_by_hand_is_owed_no_more(command: OrderCommand, state: Re
     if state is RefundState.FAILED:
         refused = {"name": told.ask(), "why": "no balance", "by": "the cashier"}
         assert told(Incident, EventKind.REFUND_FAILED, "p", **refused) == IncidentOutcome.NOTED
+        assert told.events[-1].facts["amount"] == 500
         name = told.owed.name
     told.do(command)
     assert told.sums == (PAID, 500, 0)
@@ -224,6 +226,9 @@ def test_by_hand_after_a_refund_that_came_back(by_hand: dict[str, Any] | None) -
     else:
         told.hear(**by_hand)
     assert told.sums == (PAID, PAID, 0) and not told.record.needs_attention
+    for refund_id, amount in (("re_1", 700), ("of which nobody has heard", 300)):
+        told.bounce(amount=amount, refund_id=refund_id, at=10.0)
+    assert told.events[-1].facts["amount"] == 300 in [one["amount"] for one in told.events[-1].facts["refunds"]]
 
 
 @pytest.mark.parametrize("first", ["callback", "cashier"])
@@ -251,8 +256,23 @@ def test_a_dispute_is_open_until_it_is_closed() -> None:
     assert told(Incident, EventKind.DISPUTE_WON, "p", refund_id="dp") == IncidentOutcome.NOTED
     assert told.record.needs_attention and told.record.own_sums.disputed == 100
     told(Incident, EventKind.DISPUTE_LOST, "p", message="a notice of a provider that names no dispute")
-    assert told(Incident, EventKind.DISPUTED, "p", 1_000, refund_id="dp") == IncidentOutcome.ALREADY_NOTED
+    assert told.events[-1].facts["amount"] == 100
+    for ref in ("p", "another"):
+        assert told(Incident, EventKind.DISPUTED, ref, 1_000, refund_id="dp") == IncidentOutcome.ALREADY_NOTED
     assert told.sums == (PAID, 100, 0) and not told.record.needs_attention
+
+
+def test_a_dispute_that_takes_all_of_it_ends_the_order() -> None:
+    """The bank takes a payment too many, a part of the one that counts, and the rest: only then the units are gone."""
+    told, about = paid(), list[tuple[str, int, bool | None]]()
+    told(Confirm, "second", PAID, "EUR")
+    for ref, amount in (("second", PAID), ("p", 500), ("p", PAID - 500)):
+        assert told.record.state is OrderState.CONFIRMED
+        told(Incident, EventKind.DISPUTE_LOST, ref, amount, refund_id=f"dp of {amount}")
+        facts = told.events[-1].facts
+        about.append((facts["about"], facts["amount"], facts.get("restock")))
+    assert about == [("payment", PAID, None), ("payment", 500, None), ("order", PAID - 500, False)]
+    assert told.record.state is OrderState.REFUNDED and told.stock == 5
 
 
 def test_a_payment_in_another_currency_goes_back_in_its_own() -> None:
@@ -286,7 +306,9 @@ def test_no_more_is_owed_than_there_is() -> None:
     assert told.sums == (250, 250, 0) and told.record.own_sums.unknown
     told = paid()
     told(Refund, False, "p", amount=1_000, message="a", later=True)
-    assert told(Refund, False, "p", amount=501, message="b", later=True) == RefundOutcome.TOO_MUCH
+    for amount in (501, 0):
+        assert told(Refund, False, "p", amount=amount, later=True) == RefundOutcome.TOO_MUCH
+    assert told(Refund, False, "p", amount=1) == RefundOutcome.PARTLY_REFUNDED
     for named in ({"name": told.owed.name, "later": True}, {"name": "another"}):  # it is owed already, or not at all
         assert told(Refund, False, **named) == RefundOutcome.NOTHING_DUE
 
