@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 import httpx
 import psycopg
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from fencelock import Scope
@@ -43,7 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A mutant (`make mutants`) is to be noticed, and nobody reads by which example.
     phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ else [*Phase]
     fixed = "CI" in os.environ and "NIGHTLY" not in os.environ
-    settings.register_profile("patient", deadline=None, derandomize=fixed, phases=phases)
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("patient", deadline=None, derandomize=fixed, phases=phases, suppress_health_check=slow)
     settings.load_profile("patient")
 
 

@@ -61,7 +61,9 @@ class MemoryServer:
 
 
 class MemoryStorage(Storage):
-    """Keeps named things in a `MemoryServer`."""
+    """Keeps named things in a `MemoryServer`. `look_every_s`: of who waits for what has moved."""
+
+    look_every_s = 0.01
 
     def __init__(self, server: MemoryServer) -> None:
         self.server = server
@@ -208,7 +210,7 @@ class MemoryStorage(Storage):
             }
             if found or time.monotonic() >= until:
                 return found
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(self.look_every_s)
 
     @override
     async def copy(self, sku: str, erased: Erased, *, last: bool) -> None:

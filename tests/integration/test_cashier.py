@@ -1,8 +1,6 @@
 """The cashier gives back what is owed: each refund once, whatever becomes of the provider's answers and of itself."""
 
-import asyncio
 import itertools
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -134,27 +132,6 @@ async def test_a_bad_day_makes_no_second_refund(etcd: EtcdMember, valkey: Valkey
     assert len(set(bank.asked)) == len(BAD_DAYS) < len(bank.asked)
 
 
-async def test_a_second_cashier_makes_no_second_refund(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
-    """The first one has asked, and is gone before it notes the answer; the next one asks for the same refund."""
-    asked = asyncio.Event()
-
-    def manner() -> str:
-        if not asked.is_set():
-            asked.set()
-            return "late"
-        return ""
-
-    bank.manner = manner
-    async with selling(etcd, valkey, bank.url) as shop:
-        await set_stock(shop)
-        order = await owed(shop, bank, "pi_1")
-        await asyncio.wait_for(asked.wait(), 20)
-    async with selling(etcd, valkey, bank.url) as shop:
-        await eventually_async(settled(shop, order))
-        assert await kinds(shop, order) == ["held", "cancelled", "refund_due", "refund_requested", "refunded"]
-    assert len(bank.payments["pi_1"].refunds) == 1
-
-
 async def failed(shop: Counter, order: OrderId) -> Record:
     """Wait until a refund of the order has failed."""
 
@@ -245,23 +222,6 @@ async def test_a_wrong_key_is_nobody_elses_fault(etcd: EtcdMember, valkey: Valke
         assert [one.state for _, one in (await look(shop, order)).record.refunds] == [RefundState.DUE]
 
 
-async def test_no_more_than_so_many_a_minute(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
-    """The limit holds; what is beyond it waits."""
-    async with selling(etcd, valkey, bank.url, refunds_per_minute=2) as shop:
-        await set_stock(shop)
-        orders = [await owed(shop, bank, f"pi_{n}") for n in range(4)]
-        await eventually_async(lambda: len(bank.asked) == 2)
-        later = await owed(shop, bank, "pi_later")
-        await eventually_async(lambda: cashier_of(shop).figures["waiting"] == 3)
-        assert len(bank.asked) == 2
-
-        async def wait() -> int:
-            return sum([(await look(shop, order)).record.needs_attention for order in (*orders, later)])
-
-        await eventually_async(wait, until=lambda count: count == 3)
-        assert len(bank.asked) == 2
-
-
 @asynccontextmanager
 async def shops_own(
     etcd: EtcdMember, valkey: Valkey, answer: Callable[[dict[str, Any]], tuple[int, str]]
@@ -327,27 +287,3 @@ async def test_a_part_that_waits_holds_nothing_up(etcd: EtcdMember, valkey: Valk
         for name, (ref, amount) in made.items():
             await shop.submit(GivenBack(*order, ref, PROVIDER, amount, name=name, notice=name))
         assert (await look(shop, order)).record.own_sums[1:4] == (2000, 2000, 0)
-
-
-@pytest.mark.slow
-async def test_the_books_close_on_a_bad_day(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
-    """Two hundred refunds, half of the answers bad, three cashiers one after the other: to the cent, each once."""
-    dice = random.Random(7)
-    bank.manner = lambda: dice.choice(["", "", *(day for day in BAD_DAYS if day != "late")])
-    orders: list[OrderId] = []
-    for turn in range(3):
-        async with selling(etcd, valkey, bank.url) as shop:
-            if not orders:
-                await set_stock(shop)
-                orders = await asyncio.gather(*(owed(shop, bank, f"pi_{n}") for n in range(60)))
-            if turn < 2:
-                seen = len(bank.asked)
-                await eventually_async(lambda seen=seen: len(bank.asked) >= seen + 20)
-                continue
-            bank.manner = lambda: ""
-            for order in orders:
-                await eventually_async(settled(shop, order), within_s=60)
-            requested = [(await kinds(shop, order)).count(EventKind.REFUND_REQUESTED) for order in orders]
-            assert requested == [1] * len(orders)
-    assert [len(payment.refunds) for payment in bank.payments.values()] == [1] * len(orders)
-    assert all(payment.given_back == payment.amount for payment in bank.payments.values())

@@ -166,30 +166,6 @@ async def test_the_first_webhook_gets_all(etcd: EtcdMember, valkey: Valkey, shop
         assert 10 < shop_end.most <= 20
 
 
-async def test_one_order_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """500 for one order: it is parked with what comes behind it, and the others go on; later all of it arrives."""
-    refusing = True
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        return Response(status_code=500) if refusing and event["data"]["buyer"] == "odd" else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end) as shop:
-        odd = await held(shop, "odd")
-        for number in range(20):
-            one = await held(shop, f"b{number}")
-            await shop.submit(Cancel(*parts(one)))
-        await shop.submit(Cancel(*parts(odd)))
-        await eventually_async(lambda: len(shop_end.got) >= 40, "the others")
-        assert shop_end.of(odd.order) == []
-        await eventually_async(lambda: shop.sender.view.parked == 1, "it is parked")
-        await eventually_async(lambda: shop.sender.view.waiting == 0, "nothing else waits")
-        refusing = False
-        await eventually_async(lambda: len(shop_end.of(odd.order)) == 2, "both events of it")
-        assert shop_end.of(odd.order) == [(1, "order.held"), (2, "order.cancelled")]
-        await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
-
-
 async def test_an_order_that_is_delivered_while_another_is_read(
     etcd: EtcdMember,
     valkey: Valkey,
@@ -237,25 +213,6 @@ async def test_an_order_that_is_delivered_while_another_is_read(
     assert "unexpected error" not in caplog.text
 
 
-async def test_a_parked_order_survives_its_sender(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """Parked orders are in the store with the cursor."""
-    refusing = True
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        return Response(status_code=400) if refusing and event["data"]["buyer"] == "odd" else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end) as shop:
-        odd = await held(shop, "odd")
-        await held(shop, "ann")
-        await eventually_async(lambda: shop.sender.view.parked == 1 and shop_end.got, "it is parked")
-        await eventually_async(lambda: noted(shop), "both are noted", until=lambda state: state.count == 2)
-    refusing = False
-    async with selling(etcd, valkey, shop_end):
-        await eventually_async(lambda: shop_end.of(odd.order), "it arrives")
-        assert len(shop_end.got) == 2
-
-
 @pytest.mark.parametrize(("batch", "parked_max"), [(1, 60), (100, 20)])
 async def test_the_receiver_is_away(
     etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, batch: int, parked_max: int
@@ -273,26 +230,6 @@ async def test_the_receiver_is_away(
         await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
         await eventually_async(lambda: shop.sender.view.parked == 0, "none is parked")
         assert shop.sender.warnings == []
-
-
-async def test_a_clock_that_was_ahead(
-    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sender's clock is an hour ahead while all is refused, and then right again: nothing waits for an hour."""
-    ahead_s, real = 3600.0, time.time
-    monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        return Response(status_code=400) if ahead_s else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end) as shop:
-        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(20)))
-        await eventually_async(lambda: shop.sender.view.parked >= 5, "the receiver seems to be away")
-        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
-        ahead_s = 0.0
-        await eventually_async(lambda: len(shop_end.got) == 40, "all events")
-        assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
 
 
 @pytest.mark.parametrize("how", ["slow", "redirect", "gone", "retry-after"])
@@ -370,27 +307,6 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
         assert shop.sender.view.dead == 1
         await Wish(dead=True).ask(shop.store, "default")
         await eventually_async(lambda: shop.sender.view.dead == 0, "none is dead")
-
-
-@pytest.mark.parametrize("since", ["an entry", "a moment"])
-async def test_replay(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, since: str) -> None:
-    """All events behind an entry, or of a moment and later, are sent again, once, and none before."""
-    async with selling(etcd, valkey, shop_end) as shop:
-        for number in range(10):
-            await held(shop, f"b{number}")
-        await eventually_async(lambda: noted(shop), "all events", until=lambda state: state.count == 10)
-        journal = await shop.store.journal("default")
-        wish = Wish(since=journal[3].entry) if since == "an entry" else Wish(at=journal[4].at)
-        await wish.ask(shop.store, "default")
-        await eventually_async(lambda: len(shop_end.got) >= 16, "six of them again")
-        await held(shop, "last")
-        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
-        assert [shop_end.ids.count(name) for name in dict.fromkeys(shop_end.ids)] == [1] * 4 + [2] * 6 + [1]
-        state = await eventually_async(
-            lambda: noted(shop), "the cursor is noted", until=lambda state: state.count == 11
-        )
-        assert state.cursor == (await shop.store.level("default")).last_entry
-        assert (await shop.store.outbox(["default"]))["default"].wish == ""
 
 
 async def test_wishes_are_granted_together(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
