@@ -4,7 +4,7 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Executable, Table, inspect
@@ -215,7 +215,7 @@ class Server(ABC):
             raise StockUnavailable(f"{self.name}: {_OLD}", untouched=True)
         for one in missing:
             try:
-                async with self._transaction(connection):
+                async with self._transaction(connection) if self.always_whole else nullcontext():
                     await connection.execute(one)
             except DBAPIError:
                 # Somebody else may have made it at the same moment.
