@@ -20,6 +20,7 @@ from app.orders import (
     Incident,
     OrderChange,
     OrderId,
+    OrderState,
     Purchase,
     Record,
     Refund,
@@ -40,13 +41,16 @@ _WINDOWS: Final = Windows(price=_PRICE, currency="EUR")
 # By type and what it is about: when it comes.
 WHEN: Final[dict[tuple[EventKind, str], str]] = {
     (EventKind.SOLD, "order"): "A purchase of an item without a price: it is sold at once.",
+    (EventKind.WAITING, "order"): "None is left, others hold some, and the buyer gets in line.",
+    (EventKind.OFFERED, "order"): "Units came back, and are held until `pay_by` for the one who was next in line.",
     (EventKind.HELD, "order"): "Units are held until `pay_by`.",
     (EventKind.EXTENDED, "order"): "The buyer goes to pay, and has until `pay_by`.",
     (EventKind.CONFIRMED, "order"): "The payment counts: ship. `late`: the hold was over, and units were left.",
     (EventKind.AMOUNT_MISMATCH, "payment"): "A payment of another `amount` than `expected`; the hold goes on.",
     (EventKind.EXPIRED, "order"): "Nobody has paid in time: the units are on sale again.",
-    (EventKind.CANCELLED, "order"): "The buyer, the shop or an operator gave the units back.",
-    (EventKind.CANCELLED, "units"): "Some `units` of a hold were given back; the rest is held.",
+    (EventKind.CANCELLED, "order"): "The buyer, the shop or an operator gave the units, or a place in line, back. "
+    "`why` is `ended`: the sale is over, and with it the line.",
+    (EventKind.CANCELLED, "units"): "Some `units` of a hold, or of a wish in line, were given back; the rest stays.",
     (EventKind.REFUND_DUE, "payment"): "`amount` is owed: the payment is not needed (`why`), or an operator wants it.",
     (EventKind.REFUND_REQUESTED, "payment"): "The cashier is about to ask the provider for `amount`.",
     (EventKind.REFUND_FAILED, "payment"): "A refund was refused, or came back: it is owed, and somebody has to look.",
@@ -63,11 +67,13 @@ _OF_ALL: Final = ("state", "about", "order", "sku", "number", "quantity", "buyer
 _OF_MONEY: Final = ("payment_ref", "currency", "sums", "message", "outcome", "by")
 _AROUND: Final = ("by", "why", "at")
 _HOLD: Final = Hold(3, "lamp", "ann", ref="R-9")
+_WAIT: Final = Hold(3, "lamp", "ann", ref="R-9", wait=True)
 _DAY_S: Final = 86_400
 # Lives of orders in which each of these events comes.
 _LIVES: Final[tuple[tuple[Command, ...], ...]] = (
     (Purchase(1, "lamp", "ann", request_id="r"),),
     (_HOLD, Expire("lamp")),
+    (_WAIT, Expire("lamp")),
     (_HOLD, Cancel(*_ORDER)),
     (
         _HOLD,
@@ -112,7 +118,8 @@ def _events(life: tuple[Command, ...]) -> Iterator[Event]:
     names = (f"refund-{number}" for number in count(1))
     at_ms, (begins, *others) = _BEGAN_MS, life
     windows = _WINDOWS if isinstance(begins, Hold) else Windows()
-    [decision] = decide(Snapshot(9, 0, now_ms=at_ms), [begins], windows=windows).decisions
+    there = Snapshot(0, 0, held=9, now_ms=at_ms) if begins is _WAIT else Snapshot(9, 0, now_ms=at_ms)
+    [decision] = decide(there, [begins], windows=windows).decisions
     assert decision.begins is not None  # noqa: S101 - for the type checker
     record = decision.begins._replace(number=_ORDER.number, secret=_ORDER.secret)
     yield _event(EventKind(record.state), record, at_ms, record.facts)
@@ -124,8 +131,10 @@ def _events(life: tuple[Command, ...]) -> Iterator[Event]:
 
 
 def _changes(record: Record, command: Command, at_ms: int, fresh: Callable[[], str]) -> list[OrderChange]:
-    due = [record.number] if isinstance(command, Expire) else []
-    about: dict[str, Any] = {"records": {record.number: record}, "due": due}
+    about: dict[str, Any] = {"records": {record.number: record}}
+    if isinstance(command, Expire):
+        own = [record.number]
+        about |= {"line": own, "waiting": 1} if record.state is OrderState.WAITING else {"due": own}
     return decide(Snapshot(9, 0, now_ms=at_ms, **about), [command], windows=_WINDOWS, fresh=fresh).changes
 
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from app.orders import Cancel, Command, Confirm, EventKind, Expire, Extend, Hold, Incident, OrderState, Purchase, Refund
 
-SOLD, HELD, CONFIRMED, EXPIRED, CANCELLED, REFUNDED = OrderState
+SOLD, WAITING, HELD, CONFIRMED, EXPIRED, CANCELLED, REFUNDED = OrderState
 
 
 class Arrow(NamedTuple):
@@ -31,6 +31,10 @@ class Drawn(NamedTuple):
 ARROWS: Final = {
     Arrow(None, Purchase, EventKind.SOLD, SOLD): Drawn("M104 66H186", 146, 54, "purchase"),
     Arrow(None, Hold, EventKind.HELD, HELD): Drawn("M104 206H186", 146, 194, "hold"),
+    Arrow(None, Hold, EventKind.WAITING, WAITING): Drawn("M104 536H186", 146, 524, "hold: wait"),
+    Arrow(WAITING, Expire, EventKind.OFFERED, HELD): Drawn("M188 500H160V250H186", 92, 380, "units came back"),
+    Arrow(WAITING, Cancel, EventKind.CANCELLED, CANCELLED): Drawn("M270 482V458", 240, 474, "cancel"),
+    Arrow(WAITING, Expire, EventKind.CANCELLED, CANCELLED): Drawn("M310 482V458", 366, 474, "the sale ends"),
     Arrow(HELD, Confirm, EventKind.CONFIRMED, CONFIRMED): Drawn("M390 206H486", 438, 194, "confirm"),
     Arrow(HELD, Cancel, EventKind.CANCELLED, CANCELLED): Drawn("M288 277V340", 318, 314, "cancel"),
     Arrow(HELD, Expire, EventKind.EXPIRED, EXPIRED): Drawn("M390 258L486 356", 402, 322, "time is up"),
@@ -44,6 +48,9 @@ ARROWS: Final = {
 # What leaves the state as it is, and is an event all the same: of a payment, or of the second window. Requests of the
 # cashier, refunds that fail, and disputes do so in each state, and are not drawn.
 LOOPS: Final = {
+    Arrow(WAITING, Cancel, EventKind.CANCELLED, WAITING): "some units",
+    Arrow(WAITING, Confirm, EventKind.REFUND_DUE, WAITING): "it comes too early",
+    Arrow(WAITING, Refund, EventKind.REFUNDED, WAITING): "that payment",
     Arrow(HELD, Extend, EventKind.EXTENDED, HELD): "second window",
     Arrow(HELD, Confirm, EventKind.AMOUNT_MISMATCH, HELD): "a payment",
     Arrow(HELD, Refund, EventKind.REFUND_DUE, HELD): "that payment",
@@ -67,6 +74,7 @@ _BOXES: Final = {
     SOLD: (188, 26, 80),
     HELD: (188, 142, 133),
     CANCELLED: (188, 342, 114),
+    WAITING: (188, 484, 95),
     CONFIRMED: (488, 142, 133),
     EXPIRED: (488, 342, 114),
     REFUNDED: (788, 142, 114),
@@ -78,13 +86,13 @@ _ROW: Final = 19
 def draw() -> str:
     """Return the picture as an SVG, with the names of states and events as the code has them."""
     lines = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 476" width="1000" height="476" role="img" '
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 600" width="1000" height="600" role="img" '
         'aria-labelledby="t" font-family="system-ui, sans-serif" font-size="13">',
         '  <title id="t">The life of an order: the states, and the commands that lead from one to another</title>',
         '  <defs><marker id="a" markerWidth="9" markerHeight="8" refX="8" refY="4" orient="auto">'
         '<path d="M0 0 9 4 0 8z" fill="#848d97"/></marker></defs>',
-        '  <rect width="1000" height="476" rx="8" fill="#ffffff"/>',
-        *(f'  <circle cx="96" cy="{y}" r="6" fill="#848d97"/>' for y in (66, 206)),
+        '  <rect width="1000" height="600" rx="8" fill="#ffffff"/>',
+        *(f'  <circle cx="96" cy="{y}" r="6" fill="#848d97"/>' for y in (66, 206, 536)),
     ]
     for drawn in ARROWS.values():
         lines += [

@@ -178,13 +178,13 @@ class Auditor(Office["AsyncLeadership", "_Auditing"]):
         return self.verdict.owed if self.verdict else 0
 
     @property
-    def units(self) -> dict[str, tuple[int, int]]:
-        """Units left and sold of each item at its last audit; empty unless this instance is the auditor.
+    def units(self) -> dict[str, tuple[int, int, int]]:
+        """Units left and sold of each item, and orders in line, at its last audit; empty for any but the auditor.
 
-        A thousand items at most: each is two lines of `/metrics`.
+        A thousand items at most: each is three lines of `/metrics`.
         """
         shown = islice(self.work.levels.items(), _UNITS_MAX) if self.work is not None else ()
-        return {sku: (level.stock, level.lucky) for sku, level in shown}
+        return {sku: (level.stock, level.lucky, level.waiting) for sku, level in shown}
 
     def halted(self, sku: str) -> StockError | None:
         """The reason why an item must not be sold: the auditor misses orders of it.

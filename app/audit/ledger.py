@@ -99,6 +99,8 @@ class Ledger:
             result.violations.append(f"{level.lucky} units are sold, but the orders add up to {self._units}")
         if self._held != level.held:
             result.violations.append(f"{level.held} units are held, but the orders add up to {self._held}")
+        if self.lives.waiting != level.waiting:
+            result.violations.append(f"{level.waiting} orders wait in line, and {self.lives.waiting} by their events")
         if level.initial is None:
             return result
         total = level.stock + level.held + level.lucky

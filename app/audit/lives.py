@@ -25,6 +25,7 @@ class Lives:
         self._orders = array("Q")  # in the order in which they began
         self._standing = array("H")  # the state of each, and the number of its events
         self.held: dict[str, float] = {}  # by number, the deadline that its buyer sees
+        self.waiting = 0  # orders in line
 
     def add(self, event: Event) -> None:
         """Add the next event of the journal."""
@@ -45,9 +46,10 @@ class Lives:
         elif event.units != found.units:
             self._violate(f"event {event.number} of order {event.order.name} moves other units than {kind} does")
         after = found.state if found else before
+        self.waiting += (after is OrderState.WAITING) - (before is OrderState.WAITING)
         self._standing[at] = min(event.number, _EVENTS_MAX) << _BITS | _AT[after]
         if after is OrderState.HELD:
-            if kind in (EventKind.HELD, EventKind.EXTENDED):
+            if kind in (EventKind.HELD, EventKind.OFFERED, EventKind.EXTENDED):
                 self.held[number] = float(event.facts["pay_by"])
         elif before is OrderState.HELD:
             self.held.pop(number, None)

@@ -20,13 +20,15 @@ _INDENT: Final = 4
 
 def print_levels(levels: list[Level]) -> None:
     """Print units left and sold of each item."""
-    held = any(level.held for level in levels)
-    table = Table("item", "stock", *(["held"] if held else []), "sold", "at the start", "own terms")
+    held, waiting = any(level.held for level in levels), any(level.waiting for level in levels)
+    extra = [*(["held"] if held else []), *(["in line"] if waiting else [])]
+    table = Table("item", "stock", *extra, "sold", "at the start", "own terms")
     for level in levels:
         table.add_row(
             level.sku,
             str(level.stock),
             *([str(level.held)] if held else []),
+            *([str(level.waiting)] if waiting else []),
             str(level.lucky),
             "not recorded" if level.initial is None else str(level.initial),
             foreign(level.terms.said),

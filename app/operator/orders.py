@@ -101,7 +101,7 @@ class OrderAdmin:
 
     async def since(self, order: Order) -> float:
         """When an order got its present state, in seconds since 1970."""
-        if order.state in (OrderState.SOLD, OrderState.HELD):
+        if order.record.events == 1 or (order.state is OrderState.HELD and not order.record.waited):
             return order.sold_at
         at, state = order.sold_at, ""
         for event in await self.history(order):

@@ -13,7 +13,7 @@ from app import money
 from app.orders import Order, OrderState, account
 
 _MONEY: Final = ("paid", "given_back", "owed", "kept", "disputed")
-_COUNTS: Final = ("to_ship", "paid_orders", "unpaid_orders", "attention")
+_COUNTS: Final = ("to_ship", "from_line", "paid_orders", "unpaid_orders", "attention")
 COLUMNS: Final = (
     "item",
     "day",
@@ -31,6 +31,8 @@ class Sums:
     orders: Counter[OrderState] = field(default_factory=Counter)
     units: Counter[OrderState] = field(default_factory=Counter)
     attention: int = 0
+    from_line: int = 0  # units that were sold to buyers who had waited
+    left_line: int = 0  # orders that waited, and were never offered anything
     money: dict[str, account.Sums] = field(default_factory=dict)
 
     def add(self, order: Order) -> None:
@@ -38,6 +40,9 @@ class Sums:
         self.orders[order.state] += 1
         self.units[order.state] += order.quantity
         self.attention += order.record.needs_attention
+        if order.state is OrderState.CONFIRMED and order.record.waited:
+            self.from_line += order.quantity
+        self.left_line += order.state is OrderState.CANCELLED and not order.record.due_ms
         account.add_up(self.money, order.record.sums.values())
 
     def merge(self, other: "Sums") -> None:
@@ -45,6 +50,8 @@ class Sums:
         self.orders.update(other.orders)
         self.units.update(other.units)
         self.attention += other.attention
+        self.from_line += other.from_line
+        self.left_line += other.left_line
         account.add_up(self.money, other.money.values())
 
     @property
@@ -60,7 +67,7 @@ class Sums:
     @property
     def unpaid_orders(self) -> int:
         """The orders that were held, and never paid."""
-        return self.orders[OrderState.EXPIRED] + self.orders[OrderState.CANCELLED]
+        return self.orders[OrderState.EXPIRED] + self.orders[OrderState.CANCELLED] - self.left_line
 
     @property
     def conversion(self) -> float | None:

@@ -87,7 +87,12 @@ class StockAdmin:
             if change := how.get("terms"):
                 await self._refuse_odd_terms(sku, change)
             grant.ensure_held()
-            level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, **how)
+            fence = Fence(grant.token, grant.source)
+            level = await self._store.set_stock(sku, fence, stock, **how)
+            if level.waiting:
+                with contextlib.suppress(StockError):  # the stock is set, and the next batch serves them as well
+                    await self._shop.serve_the_line(sku, fence)
+                    level = await self._store.level(sku)
         self._shop.look_again(sku)
         await tell(self._store, sku)
         return level

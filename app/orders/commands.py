@@ -24,11 +24,13 @@ class HoldOutcome(StrEnum):
     """The outcome of a hold: its units, or why there are none.
 
     `already_held`: this request has held nothing; the buyer can't have more, and the answer shows the hold that they
-    have.
+    have. `waiting`: others hold the units, and the buyer has a place in line; `already_waiting`: they have had one.
     """
 
     HELD = "held"
+    WAITING = "waiting"
     ALREADY_HELD = "already_held"
+    ALREADY_WAITING = "already_waiting"
     SOLD_OUT = "sold_out"
     LIMIT_REACHED = "limit_reached"
     NOT_STARTED = "not_started"
@@ -57,6 +59,7 @@ class ExtendOutcome(StrEnum):
 
     EXTENDED = "extended"
     ALREADY_EXTENDED = "already_extended"
+    WAITING = "waiting"
     CONFIRMED = "confirmed"
     EXPIRED = "expired"
     CANCELLED = "cancelled"
@@ -138,6 +141,14 @@ AnyOutcome: TypeAlias = (
 )
 
 
+class Place(NamedTuple):
+    """The place of an order in line, and what stands before it."""
+
+    number: int  # 1: the next one
+    held: int  # units that others hold, and may give back
+    first_ends_at: float | None = None  # when the first of these holds ends, in seconds since 1970
+
+
 # Each buyer has one of these: named tuples, as they are made in half the time.
 class Purchase(NamedTuple):
     """A buyer's request for units that are sold at once."""
@@ -162,6 +173,7 @@ class Hold(NamedTuple):
     traceparent: str | None = None
     # the shop asks, or has signed the buyer: only then is the buyer shown a hold that they have already
     proven: bool = False
+    wait: bool = False  # get in line where others hold the units
 
 
 class Confirm(NamedTuple):
@@ -350,3 +362,4 @@ class Answer(NamedTuple):
     replayed: bool = False  # the same idempotency key got it before
     record: Record | None = None  # the order's state afterwards; None for purchases
     refund: str | None = None  # the payment that has to be given back
+    place: Place | None = None  # of an order that waits

@@ -2,7 +2,7 @@
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from app.errors import AmountRequired, BuyerRequired, KeyReused, SeckillError, StockCorrupt
@@ -25,6 +25,7 @@ from app.orders.commands import (
     IncidentOutcome,
     OrderCommand,
     Outcome,
+    Place,
     Purchase,
     Refund,
     RefundOutcome,
@@ -54,8 +55,10 @@ class Decision:
     begins: Record | None = None  # the new order, if it begins with a record
     record: Record | None = None  # the order of the command, in its new state
     refund: str | None = None  # the payment to give back
+    place: Place | None = None  # of an order that waits
 
 
+LINE_MAX: Final = 10_000  # places in the line of an item
 _HOLD_S: Final = 600.0
 _PAY_S: Final = 900.0
 
@@ -68,18 +71,21 @@ class Windows(NamedTuple):
     grace_ms: int = 60_000
     price: int | None = None
     currency: str | None = None
+    offer_ms: int = 600_000
+    smaller_first: bool = False
 
     @property
     def lasting_s(self) -> float:
         """The longest time of a hold, which may be extended as late as in its grace."""
-        return (self.hold_ms + self.pay_ms + 2 * self.grace_ms) / 1000
+        return (max(self.hold_ms, self.offer_ms) + self.pay_ms + 2 * self.grace_ms) / 1000
 
     @classmethod
     def of(cls, terms: Terms, grace_s: float) -> "Windows":
         """Return the windows of an item on these terms; the second one is not shorter than the first."""
         hold_ms = round((terms.hold_s or _HOLD_S) * 1000)
         pay_ms = max(hold_ms, round((terms.pay_s or _PAY_S) * 1000))
-        return cls(hold_ms, pay_ms, round(grace_s * 1000), terms.price, terms.currency)
+        line = round((terms.offer_s or 0) * 1000) or hold_ms, bool(terms.smaller_first)
+        return cls(hold_ms, pay_ms, round(grace_s * 1000), terms.price, terms.currency, *line)
 
 
 _BY_DEFAULT: Final = Windows()
@@ -90,6 +96,7 @@ class Decided(NamedTuple):
 
     decisions: list[Decision]
     changes: list[OrderChange]
+    wants: int = 0  # the units that the next order in line waits for, 0: nobody waits
 
 
 SELL: Final = Decision(Outcome.SOLD)  # the one of most buyers
@@ -125,20 +132,23 @@ def decide(
     closed: Sequence[Outcome | None] = (),
     windows: Windows = _BY_DEFAULT,
     due_by_ms: int | None = None,
+    now_closed: Outcome | None = None,
     fresh: Names = new_name,
 ) -> Decided:
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
     ones behind it. Expired holds go back first, unless their payment is in this very batch. `limit_per_buyer` is in
-    units, 0 for none. `closed`: the outcome of each command that came outside of the hours, unless it is a repeat;
-    empty if none did. `due_by_ms`: a hold that is due later does not go back, even if the store's clock has passed its
-    end. `fresh` makes unique names of refunds.
+    units, 0 for none. Units that come back go to the orders that wait, in their order, before anybody else gets any.
+    `closed`: the outcome of each command that came outside of the hours, unless it is a repeat; empty if none did;
+    `now_closed`: that of one that would come now. `due_by_ms`: a hold that is due later does not go back, even if the
+    store's clock has passed its end. `fresh` makes unique names of refunds.
     """
-    now = _Now(snapshot, limit_per_buyer, windows, due_by_ms, fresh)
+    now = _Now(snapshot, limit_per_buyer, windows, due_by_ms, now_closed, fresh)
     more_due = snapshot.more_due
     if snapshot.due:
         more_due &= now.give_back({command.number for command in commands if isinstance(command, Confirm)})
+    now.serve_the_line()
     seen: dict[str, int] = {}
     decisions: list[Decision] = []
     for index, command in enumerate(commands):
@@ -151,28 +161,43 @@ def decide(
                 decision = now.hold(command, closed[index] if closed else None, index)
             elif isinstance(command, Expire):
                 # Once more, unless nothing could be given back: a due order may be odd.
-                more = more_due and bool(now.changes)
+                more = (more_due or now.line_goes_on) and bool(now.changes)
                 decision = Decision(ExpiryOutcome.MORE if more else ExpiryOutcome.DONE)
             else:
                 decision = now.change(command)
+                now.serve_the_line()
             if key is not None and decision.error is None:
                 seen[key] = index
         elif decision.settled is not None and type(command) is not Purchase:
             decision = now.again(command, decision.settled)
         decisions.append(decision)
-    return Decided(decisions, now.changes)
+    now.serve_newcomers(decisions)
+    return Decided(decisions, now.changes, now.wants)
 
 
 class _Now:
     """The state of an item in the middle of a batch."""
 
     __slots__ = (
-        *("_due_by_ms", "_fresh", "_limit", "_windows", "at_ms", "begun", "bought", "changes", "left"),
-        *("payments", "records", "snapshot"),
+        *("_closed", "_due_by_ms", "_fresh", "_limit", "_line", "_newcomers", "_windows", "at_ms", "begun", "bought"),
+        *("changes", "held", "left", "payments", "records", "snapshot", "waiting"),
     )
 
-    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, due_by_ms: int | None, fresh: Names) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        limit: int,
+        windows: Windows,
+        due_by_ms: int | None,
+        closed: Outcome | None,
+        fresh: Names,
+    ) -> None:
         self.snapshot = snapshot
+        self.held = snapshot.held
+        self.waiting = snapshot.waiting
+        self._line = list(snapshot.line)  # the first of those who wait
+        self._newcomers: list[tuple[int, Record]] = []  # that wait since this batch, by their commands
+        self._closed = closed
         self.left = snapshot.stock
         self.bought = dict(snapshot.bought)
         self.records = dict(snapshot.records)
@@ -199,7 +224,7 @@ class _Now:
         had = self.bought.get(wish.buyer, 0) if wish.buyer else 0
         if self._limit and wish.buyer is None:
             return Decision(error=BuyerRequired(_BUYER_REQUIRED))
-        if not self.left:
+        if not self.left or self.waiting:
             # Before the limit is checked: this answer may not be recorded, and a repeat must get the same one again.
             return Decision(Outcome.SOLD_OUT)
         if self._limit and had + wish.quantity > self._limit:
@@ -219,30 +244,152 @@ class _Now:
         """
         found = self._take(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
         if found is not SELL:
-            if wish.proven and wish.buyer in self.begun:
-                # No key remembers this answer, as the hold has no number yet; the next try will find the hold.
-                return Decision(HoldOutcome.ALREADY_HELD, repeats=self.begun[wish.buyer])
-            own = self.records.get(self.snapshot.open.get(wish.buyer, "")) if wish.buyer and wish.proven else None
-            if own is not None and own.state is OrderState.HELD and own.proven:
-                return Decision(HoldOutcome.ALREADY_HELD, record=own)
-            return found if found.outcome is None else Decision(HoldOutcome(found.outcome))
-        windows, pay_by_ms = self._windows, self.at_ms + self._windows.hold_ms
-        record = self._begin(
-            wish,
-            OrderState.HELD,
-            ref=wish.ref,
-            pay_by_ms=pay_by_ms,
-            due_ms=pay_by_ms + windows.grace_ms,
-            price=windows.price,
-            currency=windows.currency,
-        )
+            if found.outcome is None:
+                return found
+            return self._own(wish) or self._wait(wish, found, index) or Decision(HoldOutcome(found.outcome))
+        pay_by_ms = self.at_ms + self._windows.hold_ms
+        due_ms = pay_by_ms + self._windows.grace_ms
+        record = self._begin(wish, OrderState.HELD, pay_by_ms=pay_by_ms, due_ms=due_ms)
+        self.held += wish.quantity
         if wish.buyer is not None and wish.proven:
             self.begun[wish.buyer] = index
         return Decision(HoldOutcome.HELD, begins=record)
 
+    def _own(self, wish: Hold) -> Decision | None:
+        """The buyer's own order, if they hold units or wait already, and may see it."""
+        if wish.proven and wish.buyer in self.begun:
+            # No key remembers this answer, as the order has no number yet; the next try will find it.
+            waits = any(index == self.begun[wish.buyer] for index, _ in self._newcomers)
+            outcome = HoldOutcome.ALREADY_WAITING if waits else HoldOutcome.ALREADY_HELD
+            return Decision(outcome, repeats=self.begun[wish.buyer])
+        own = self._open_of(wish.buyer)
+        if own is None:
+            return None
+        waits = own.state is OrderState.WAITING
+        if wish.proven and own.proven and (waits or own.state is OrderState.HELD):
+            outcome = HoldOutcome.ALREADY_WAITING if waits else HoldOutcome.ALREADY_HELD
+            return Decision(outcome, record=own, place=self._place_of(own))
+        if waits and wish.wait and not (wish.proven or own.proven):  # one place a name
+            return Decision(HoldOutcome.ALREADY_WAITING)
+        return None
+
+    def _open_of(self, buyer: str | None) -> Record | None:
+        """The order that a buyer held, or had in line, before this batch."""
+        return self.records.get(self.snapshot.open.get(buyer, "")) if buyer else None
+
+    # -- the line ----------------------------------------------------------------------------------------------------
+
+    def _wait(self, wish: Hold, found: Decision, index: int) -> Decision | None:
+        """Give a buyer who comes too late a place in line, if others hold as many units as they want.
+
+        A name that a proven buyer has in line already gets a stranger none; a stranger's place in a proven buyer's
+        name does not keep that buyer out.
+        """
+        if not wish.wait or wish.buyer is None or found.outcome is not Outcome.SOLD_OUT:
+            return None
+        own = self._open_of(wish.buyer)
+        if own is not None and own.state is OrderState.WAITING and not wish.proven:
+            return None
+        had = self.bought.get(wish.buyer, 0)
+        if self._limit and had + wish.quantity > self._limit:
+            return Decision(HoldOutcome.LIMIT_REACHED)
+        if any(record.buyer == wish.buyer and record.proven >= wish.proven for _, record in self._newcomers):
+            return Decision(HoldOutcome.ALREADY_WAITING)
+        if wish.quantity > self.left + self.held or self.waiting >= LINE_MAX:
+            return None
+        record = self._begin(wish, OrderState.WAITING)
+        self._newcomers.append((index, record))
+        self.waiting += 1
+        self.bought[wish.buyer] = had + wish.quantity
+        if wish.proven:
+            self.begun[wish.buyer] = index
+        return Decision(HoldOutcome.WAITING, begins=record, place=self._place(self.waiting))
+
+    def _place(self, number: int) -> Place:
+        first_due_ms = self.snapshot.first_due_ms
+        return Place(number, self.held, first_due_ms / 1000 if first_due_ms else None)
+
+    def _place_of(self, order: Record) -> Place | None:
+        """The place of an order, if it is known."""
+        return self._place(self._line.index(order.number) + 1) if order.number in self._line else None
+
+    @property
+    def _unseen(self) -> int:
+        """How many of those who wait are behind the ones that were read."""
+        return self.snapshot.waiting - len(self.snapshot.line)
+
+    @property
+    def line_goes_on(self) -> bool:
+        """Whether the next batch can serve some more of those who wait."""
+        if self._closed is not None:
+            return self._closed is Outcome.ENDED and self.waiting > 0
+        return bool(self.snapshot.line) and not self._line and self._unseen > 0 and self.left > 0
+
+    @property
+    def wants(self) -> int:
+        """See `Decided`."""
+        looked = bool(self.snapshot.line) or not self.snapshot.waiting
+        wanted = [self.records[number].quantity for number in self._line] if looked else [self.snapshot.wants]
+        if self._windows.smaller_first or not self._unseen:
+            wanted += (record.quantity for _, record in self._newcomers)
+        if looked and self._unseen and not self._line:
+            return 1  # the next batch looks at those that nobody has seen
+        return min(wanted, default=0) if self._windows.smaller_first else next(iter(wanted), 0)
+
+    def serve_the_line(self) -> None:
+        """Give units that are left to those who wait, in their order; at the end of the sale end the line.
+
+        A wish for more than is left and held can't be met any more. It ends where it would keep the units that are
+        left from everybody else.
+        """
+        if not self._line:
+            return
+        stays = list[str]()
+        for number in self._line:
+            order = self.records.get(number)
+            if order is None or order.state is not OrderState.WAITING:
+                continue
+            if self._closed is Outcome.ENDED:
+                self._release(order, EventKind.CANCELLED, {"why": str(Outcome.ENDED)})
+            elif self._may_have(order.quantity, bool(stays)):
+                pay_by_ms = self.at_ms + self._windows.offer_ms
+                facts = {"pay_by": pay_by_ms / 1000, "goes_back_at": (pay_by_ms + self._windows.grace_ms) / 1000}
+                self._write(order, EventKind.OFFERED, facts)
+            elif self._closed is None and not stays and self.left and order.quantity > self.left + self.held:
+                self._release(order, EventKind.CANCELLED, {"why": str(Outcome.SOLD_OUT)})
+            else:
+                stays.append(number)
+        self._line = stays
+
+    def _may_have(self, quantity: int, passes: bool) -> bool:
+        return self._closed is None and quantity <= self.left and (not passes or self._windows.smaller_first)
+
+    def serve_newcomers(self, decisions: list[Decision]) -> None:
+        """Give units that came back in this very batch to those who got in line in it."""
+        if self._unseen:
+            return
+        passes = bool(self._line)
+        for index, record in self._newcomers:
+            if not self._may_have(record.quantity, passes):
+                passes = True
+                continue
+            pay_by_ms = self.at_ms + self._windows.offer_ms
+            due_ms = pay_by_ms + self._windows.grace_ms
+            held = record._replace(state=OrderState.HELD, pay_by_ms=pay_by_ms, due_ms=due_ms)
+            decisions[index] = Decision(HoldOutcome.HELD, begins=held)
+            self.left -= record.quantity
+            self.held += record.quantity
+            self.waiting -= 1
+            for again, one in enumerate(decisions):
+                if one.repeats == index and one.outcome is HoldOutcome.ALREADY_WAITING:
+                    decisions[again] = replace(one, outcome=HoldOutcome.ALREADY_HELD)
+        self._newcomers = [one for one in self._newcomers if decisions[one[0]].outcome is HoldOutcome.WAITING]
+
     def _begin(self, wish: Purchase | Hold, state: OrderState, **more: Any) -> Record:
-        proven = isinstance(wish, Hold) and wish.proven
-        more |= {"request_id": wish.request_id, "traceparent": wish.traceparent, "proven": proven}
+        if isinstance(wish, Hold):
+            more |= {"ref": wish.ref, "proven": wish.proven}
+            more |= {"price": self._windows.price, "currency": self._windows.currency}
+        more |= {"request_id": wish.request_id, "traceparent": wish.traceparent}
         return Record("", "", state, wish.quantity, wish.buyer, **more)
 
     # -- orders that are there ---------------------------------------------------------------------------------------
@@ -260,11 +407,12 @@ class _Now:
     def again(self, command: Command, settled: Settled) -> Decision:
         """Answer a settled command once more, with the present state of its order."""
         order = self.records.get(settled.order.number) if settled.order is not None else None
-        held = settled.outcome == HoldOutcome.HELD
-        if held and order is not None and isinstance(command, Hold) and order.ref != command.ref:
+        began = settled.outcome in (HoldOutcome.HELD, HoldOutcome.WAITING)
+        if began and order is not None and isinstance(command, Hold) and order.ref != command.ref:
             return Decision(error=_reused())  # the `ref` is in the order, and not in the key's fingerprint
         refund = _owed(order, command.payment_ref) if order is not None and isinstance(command, Confirm) else None
-        return Decision(settled=settled, record=order, refund=refund)
+        place = self._place_of(order) if order is not None and isinstance(command, Hold) else None
+        return Decision(settled=settled, record=order, refund=refund, place=place)
 
     def change(self, command: OrderCommand) -> Decision:
         """Change an order."""
@@ -353,7 +501,7 @@ class _Now:
             return Decision(outcome(known), record=order)
         if order.state is OrderState.CANCELLED:
             return Decision(outcome.ALREADY_CANCELLED, record=order)
-        if order.state is not OrderState.HELD:
+        if order.state not in (OrderState.HELD, OrderState.WAITING):
             sold = order.state is OrderState.SOLD
             return Decision(outcome.CONFIRMED if sold else outcome(order.state), record=order)
         if wish.units is not None and wish.units != order.quantity:
@@ -375,13 +523,15 @@ class _Now:
         return Decision(found.outcome, record=order)
 
     def _release(self, order: Record, kind: EventKind, facts: Mapping[str, Any] = NO_FACTS) -> Record:
-        """Give held units back."""
+        """Give held units, or a place in line, back."""
         return self._owe_wrong_payments(self._write(order, kind, facts))
 
     def _write(self, order: Record, kind: EventKind, facts: Mapping[str, Any], payment: str | None = None) -> Record:
         """Write an event and its consequences. `payment`: its name, if it belongs to no order yet."""
         change = changed(order, kind, {name: one for name, one in facts.items() if one is not None}, payment)
         self.left += change.units.stock
+        self.held += change.units.held
+        self.waiting -= order.state is OrderState.WAITING and change.after.state is not OrderState.WAITING
         if change.bought and order.buyer:
             self.bought[order.buyer] = max(0, self.bought.get(order.buyer, 0) + change.bought)
         self.changes.append(change)

@@ -11,8 +11,8 @@ from app.orders import account
 from app.orders.account import Dispute, DisputeState, Payment, PaymentRefund, PaymentState, RefundState, Sums, Way
 from app.orders.record import NO_UNITS, EventKind, Notice, OrderChange, OrderState, Record, Units
 
-_SOLD, _HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED = OrderState
-_WITH_MONEY: Final = (_HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED)
+_SOLD, _WAITING, _HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED = OrderState
+_WITH_MONEY: Final = (_WAITING, _HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED)
 _OF_MONEY: Final = (
     *(EventKind.REFUND_DUE, EventKind.REFUND_REQUESTED, EventKind.REFUND_FAILED, EventKind.REFUND_NAMED),
     *(EventKind.REFUNDED, EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.DISPUTE_LOST),
@@ -31,6 +31,9 @@ class Step(NamedTuple):
 _STEPS: Final[Mapping[tuple[OrderState | None, EventKind], Step]] = {
     (None, EventKind.SOLD): Step(_SOLD, Units(-1, 0, 1), 1),
     (None, EventKind.HELD): Step(_HELD, Units(-1, 1, 0), 1),
+    (None, EventKind.WAITING): Step(_WAITING, bought=1),  # so that no offer is over the buyer's limit
+    (_WAITING, EventKind.OFFERED): Step(_HELD, Units(-1, 1, 0)),
+    (_WAITING, EventKind.CANCELLED): Step(_CANCELLED, bought=-1),
     (_HELD, EventKind.EXTENDED): Step(_HELD),
     (_HELD, EventKind.AMOUNT_MISMATCH): Step(_HELD),
     (_HELD, EventKind.CONFIRMED): Step(_CONFIRMED, Units(0, -1, 1)),
@@ -50,6 +53,7 @@ _SOME_OF: Final = {
     (_SOLD, EventKind.REFUNDED): _ENDS[_SOLD, EventKind.REFUNDED],
     (_CONFIRMED, EventKind.REFUNDED): _ENDS[_CONFIRMED, EventKind.REFUNDED],
     (_HELD, EventKind.CANCELLED): _STEPS[_HELD, EventKind.CANCELLED],
+    (_WAITING, EventKind.CANCELLED): _STEPS[_WAITING, EventKind.CANCELLED],
 }
 
 
@@ -78,9 +82,10 @@ def apply(record: Record, kind: EventKind, facts: Mapping[str, Any]) -> Record:
     fields: dict[str, Any] = {"state": done.state, "events": record.events + 1}
     if facts.get("about") == "units":
         fields["quantity"] = record.quantity - facts["units"]
-    if kind is EventKind.EXTENDED:
+    if kind in (EventKind.EXTENDED, EventKind.OFFERED):
         pay_by_ms, due_ms = round(facts["pay_by"] * 1000), round(facts["goes_back_at"] * 1000)
-        fields |= {"extended": True, "pay_by_ms": pay_by_ms, "due_ms": due_ms}
+        fields |= {"pay_by_ms": pay_by_ms, "due_ms": due_ms}
+        fields["extended" if kind is EventKind.EXTENDED else "waited"] = True
     if "payment_ref" in facts:
         before = record.payment(facts["payment_ref"])
         payment = payment_after(before, kind, facts, paid=record.counted is not None)

@@ -17,6 +17,7 @@ class OrderState(StrEnum):
     """The state of an order."""
 
     SOLD = "sold"  # at once, without a hold
+    WAITING = "waiting"  # in line for units that others hold
     HELD = "held"  # for a buyer who has not paid yet
     CONFIRMED = "confirmed"  # paid
     EXPIRED = "expired"
@@ -24,10 +25,16 @@ class OrderState(StrEnum):
     REFUNDED = "refunded"
 
 
+OPEN: Final = (OrderState.WAITING, OrderState.HELD)
+"""The states of a buyer's order that has units, or a place in line, for a time."""
+
+
 class EventKind(StrEnum):
     """The kind of an event in an order's life."""
 
     SOLD = "sold"
+    WAITING = "waiting"  # has a place in line
+    OFFERED = "offered"  # whose place has come: units that came back are held from now on
     HELD = "held"
     EXTENDED = "extended"
     CONFIRMED = "confirmed"
@@ -86,6 +93,7 @@ class Record(NamedTuple):
     traceparent: str | None = None  # likewise (W3C)
     events: int = 1  # how many it has had
     proven: bool = False  # the buyer was proven when it began, so that it may be shown to them again
+    waited: bool = False  # its units were offered to it in line
     unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
 
     @classmethod
@@ -113,6 +121,8 @@ class Record(NamedTuple):
     @property
     def units(self) -> Units:
         """The units that it moved as it began."""
+        if self.state is OrderState.WAITING:
+            return NO_UNITS
         if self.state is OrderState.HELD:
             return Units(stock=-self.quantity, held=self.quantity)
         return Units(stock=-self.quantity, lucky=self.quantity)

@@ -18,6 +18,8 @@ class Ask:
     orders: Sequence[str] = ()  # the records of these orders, by their numbers
     payments: Sequence[str] = ()  # the orders that have these
     holds: bool = False  # the batch has holds, or may end some: the snapshot needs the store's clock
+    line: bool = False  # units may come back, or somebody may leave the line
+    first_due: bool = False  # somebody may get in line, and asks when the first hold ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +53,7 @@ class Snapshot:
     payments: Mapping[str, str] = field(default_factory=dict)  # by payment, the number of its order
     due: Sequence[str] = ()  # orders whose time is up, the oldest first
     more_due: bool = False  # there are others
+    waiting: int = 0  # orders in line
+    wants: int = 0  # the units that the next of them waits for
+    line: Sequence[str] = ()  # the first of them, in their order, if some may be offered units or may leave
+    first_due_ms: int | None = None  # when the first hold ends, if that was asked for

@@ -30,7 +30,8 @@ TermsChange: TypeAlias = Mapping[str, Any]
 class Term:
     """A term of an item, with its limits and all texts about it."""
 
-    kind: type[int] | type[float] | type[str] | type[dict[str, str]]  # of its value; dict: a text for each language
+    # of its value; dict: a text for each language
+    kind: type[int] | type[float] | type[bool] | type[str] | type[dict[str, str]]
     text: str  # a description, for the settings and HTTP
     least: float = 0
     most: float = _KEPT_MAX  # of a number, or of the length of a text
@@ -58,6 +59,8 @@ class Term:
         """The limits, as Pydantic names them."""
         if self.kind in (str, dict):
             return {"pattern": self.pattern} | ({"max_length": int(self.most)} if self.most < _KEPT_MAX else {})
+        if self.kind is bool:
+            return {}
         return {"ge": self.least, "le": self.most}
 
     def may_be_kept(self, value: object) -> bool:
@@ -73,6 +76,8 @@ class Term:
             right = isinstance(value, str) and 0 < len(value) <= self.most and not _HALVES.search(value)
             return right and re.fullmatch(self.pattern or ".*", str(value)) is not None
         if isinstance(value, bool) or not isinstance(value, int | float):
+            return self.kind is bool and isinstance(value, bool)
+        if self.kind is bool:
             return False
         return 0 <= value < _KEPT_MAX and (self.kind is float or isinstance(value, int))
 
@@ -87,6 +92,19 @@ def _seconds(text: str) -> float:
     if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= _WINDOW_MAX_S:
         raise ValueError
     return float(text)
+
+
+def _yes(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ValueError
+    return text == "yes"
+
+
+def _offer(text: str) -> float:
+    try:
+        return _seconds(text)
+    except ValueError:
+        raise ValueError("a whole number of seconds, a day at most") from None
 
 
 def _moment(text: str) -> float:
@@ -184,6 +202,25 @@ class Terms:
         help="For how long, from when the buyer goes to pay.",
         said="{:g} s to pay".format,
         **_WINDOW,
+    )
+    offer_s: float | None = _term(
+        float,
+        "for how long units that come back are held for the one who is next in line; as other holds, if it isn't set",
+        option="offer",
+        help="For how long units that come back are held for whoever is next in line.",
+        said="offered for {:g} s".format,
+        **_WINDOW | {"metavar": f"SECONDS|{NONE}", "read": _offer, "wanted": ""},
+    )
+    smaller_first: bool | None = _term(
+        bool,
+        "whether a smaller wish passes a larger one in line, for which too few units are left",
+        option="smaller_first",
+        metavar="yes|no",
+        help="Whether a smaller wish in line passes a larger one.",
+        read=_yes,
+        wanted="`yes` or `no`",
+        said=lambda does: "smaller wishes pass larger ones in line" if does else "nobody is passed in line",
+        write=lambda does: "yes" if does else "no",
     )
     paused: str | None = _term(
         str,

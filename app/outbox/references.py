@@ -20,7 +20,7 @@ class References:
         """The shop's own number of the event's order. Raises what the store raises."""
         if event.kind is EventKind.SOLD:
             return None
-        if event.kind is EventKind.HELD:
+        if event.kind in (EventKind.HELD, EventKind.WAITING):
             found = event.facts.get("ref")
         elif event.order in self._known:
             return self._known[event.order]

@@ -48,8 +48,8 @@ class Part:
 
     @property
     def changes_something(self) -> bool:
-        """True if there is anything to write: orders, changes of them, or answers to remember."""
-        return bool(self.write.entries or self.write.refused)
+        """True if there is anything to write: orders, changes of them, answers to remember, or the line's need."""
+        return bool(self.write.entries or self.write.refused) or self.write.wants != self.write.seen.wants
 
     @property
     def units_sold(self) -> int:
@@ -111,7 +111,8 @@ def _answer(  # noqa: PLR0911 - a case each
         settled, record = decision.settled, decision.record
         outcome = OUTCOMES[type(entry.command)](settled.outcome)
         order = settled.order or (record.id_of(entry.item.sku) if record else None)
-        return Answer(outcome, record.quantity if record else settled.quantity, order, True, record, decision.refund)
+        quantity = record.quantity if record else settled.quantity
+        return Answer(outcome, quantity, order, True, record, decision.refund, decision.place)
     if decision.repeats is not None:
         first = earlier[decision.repeats]
         if isinstance(first, Exception):
@@ -126,7 +127,7 @@ def _answer(  # noqa: PLR0911 - a case each
     if decision.begins is not None:
         order = next(begun)
         record = decision.begins._replace(number=order.number, secret=order.secret)
-        return Answer(decision.outcome, record.quantity, order, record=record)
+        return Answer(decision.outcome, record.quantity, order, record=record, place=decision.place)
     found = decision.record
     if found is None:
         return Answer(decision.outcome, quantity)
@@ -151,18 +152,20 @@ def decide_part(
     terms = snapshot.terms.completed_by(everywhere)
     may_be_closed = terms.starts_at or terms.ends_at or terms.paused
     closed = [outside(terms, entry.came_at) for entry in entries] if may_be_closed else []
-    windows, due_by_ms = Windows.of(terms, grace_s), None
+    windows, due_by_ms, now = Windows.of(terms, grace_s), None, snapshot.now_ms / 1000
     if clock is not None and snapshot.now_ms:
         clock.hear(snapshot.now_ms, asked)
         if ahead_s := clock.ahead_s(windows.lasting_s):
             due_by_ms = snapshot.now_ms - round(1000 * ahead_s)
-    decisions, changes = decide(
+            now = due_by_ms / 1000
+    decisions, changes, wants = decide(
         snapshot,
         commands,
         limit_per_buyer=terms.limit_per_buyer or 0,
         closed=closed,
         windows=windows,
         due_by_ms=due_by_ms,
+        now_closed=outside(terms, now) if may_be_closed and snapshot.waiting else None,
     )
     decided = list(zip(commands, decisions, strict=True))
     served = [one for one, decision in decided if decision is SELL and isinstance(one, Purchase)]
@@ -174,6 +177,7 @@ def decide_part(
         for (command, record), secret in zip(beginning, secrets[len(served) :], strict=True)
     ]
     units = sum(one.quantity for one in sold) + sum(one.record.quantity for one in begun)
+    units -= sum(one.record.quantity for one in begun if one.record.state is OrderState.WAITING)
     units -= sum(change.units.stock for change in changes)
     # "Sold out" needs no record in the store while it stays the same: while nothing is left, and nothing can come back.
     # "Not started" and "paused" are not final; "ended" is, as the same purchase may still wait at another instance.
@@ -194,7 +198,7 @@ def decide_part(
         quantity, buyer = fingerprint(command)
         order = decision.record.id_of(item.sku) if decision.record else None
         refused.append(Refused(key, Settled(decision.outcome, quantity, buyer, order)))
-    write = Batch(batch_id, snapshot, sold, refused, begun, changes)
+    write = Batch(batch_id, snapshot, sold, refused, begun, changes, wants)
     return Part(item, write, units, entries, decisions, terms)
 
 
@@ -212,7 +216,7 @@ def ask(entries: Sequence[Entry]) -> Ask:
     names: list[str] = []
     orders: list[str] = []
     payments: list[str] = []
-    holds = False
+    holds = line = first_due = False
     for entry in entries:
         command = entry.command
         if (key := command.key if type(command) is Purchase else key_of(command)) is not None:
@@ -221,8 +225,9 @@ def ask(entries: Sequence[Entry]) -> Ask:
             if command.buyer is not None:
                 names.append(command.buyer)
             holds = holds or type(command) is Hold or command.request_id is not None
+            first_due = first_due or (type(command) is Hold and command.wait)
         else:
-            holds = True
+            holds = line = True
             if not isinstance(command, Expire):
                 orders.append(command.number)
             if isinstance(command, Confirm):
@@ -230,4 +235,4 @@ def ask(entries: Sequence[Entry]) -> Ask:
     if not (keys or names or holds):
         return _ABOUT_NOBODY
     names, keys, orders, payments = (list(dict.fromkeys(some)) for some in (names, keys, orders, payments))
-    return Ask(names, keys, orders, payments, holds)
+    return Ask(names, keys, orders, payments, holds, line, first_due)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 import fencelock
-from app.errors import EXPECTED, StockError
+from app.errors import EXPECTED, StockError, UnknownItem
 from app.forever import end, run_forever
 from app.journals import EVERY_S, ITEMS_AT_ONCE, Journals
 from app.sale.shop import Shop
@@ -16,10 +16,11 @@ from app.stock import Level
 _log = logging.getLogger(__name__)
 
 _DOING: Final = "ending holds that have expired"
+_LINE_EVERY_S: Final = 5.0  # where orders wait: an operator may end the sale, or a pause, which no journal tells
 
 
 class Expiry:
-    """Submits an `Expire` for an item when the first of its holds has expired.
+    """Submits an `Expire` for an item when the first of its holds has expired, or its line ends with the sale.
 
     Each batch ends holds, too, so there is nothing to do for an item that somebody buys. `in_office`: whether this
     instance has to look; without an auditor each has.
@@ -54,13 +55,21 @@ class Expiry:
                 some = due[: ITEMS_AT_ONCE - len(self._giving_back)]
                 for sku, level in (await self._journals.now(some)).items():
                     self._note(sku, level)
-                    if isinstance(level, Level) and self._shop.is_due(level):
+                    if (
+                        isinstance(level, Level)
+                        and (due_in_s := self._shop.due_in_s(level)) is not None
+                        and due_in_s <= 0
+                    ):
                         self._give_back(sku)
 
     def _note(self, sku: str, level: Level | StockError | None) -> None:
         self._due_at.pop(sku, None)
-        if isinstance(level, Level) and level.due_in_s is not None:
-            self._due_at[sku] = fencelock.now() + level.due_in_s  # behind the others, so that each has its turn
+        if isinstance(level, Level):
+            again = [self._shop.due_in_s(level), _LINE_EVERY_S if level.waiting else None]
+        else:
+            again = [None if level is None or isinstance(level, UnknownItem) else EVERY_S]
+        if (within_s := min((one for one in again if one is not None), default=None)) is not None:
+            self._due_at[sku] = fencelock.now() + within_s  # behind the others, so that each has its turn
 
     def _give_back(self, sku: str) -> None:
         """Submit an `Expire`; if it fails, the next look tries again."""

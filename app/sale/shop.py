@@ -2,18 +2,33 @@
 
 import asyncio
 import dataclasses
+import uuid
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.errors import Closing, HoldsNotPossible, StockCorrupt, StockError, TurnedAway
-from app.orders import Answer, Command, Expire, ExpiryOutcome, Order, OrderId, Purchase, Terms
+from app.orders import (
+    Answer,
+    Ask,
+    Command,
+    Expire,
+    ExpiryOutcome,
+    Order,
+    OrderId,
+    OrderState,
+    Place,
+    Purchase,
+    Terms,
+)
 from app.orders.commands import not_done
-from app.orders.decision import Windows
+from app.orders.decision import Windows, outside
+from app.sale.batch import decide_part
 from app.sale.clock import StoreClocks
+from app.sale.queue import Item
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
-from app.stock import Level, StockStore
+from app.stock import Fence, Level, StockStore
 from app.telemetry.observer import Observer
 from fencelock import AsyncLocks, Scope
 
@@ -149,12 +164,52 @@ class Shop:
         """The terms of an item: its own, and else the settings'."""
         return level.terms.completed_by(self._rules.terms)
 
-    def is_due(self, level: Level) -> bool:
-        """Return whether some held units are due; not if only the store's wrong clock says so."""
-        if level.due_in_s is None:
-            return False
-        lasting_s = Windows.of(self.terms_of(level), self._rules.grace_s).lasting_s
-        return level.due_in_s <= -(self._clocks.of(level.sku).ahead_s(lasting_s) if self._clocks is not None else 0.0)
+    def due_in_s(self, level: Level) -> float | None:
+        """When units go back or are offered, or the line ends, in seconds from the level's moment; None: not of itself.
+
+        What only the store's wrong clock says is not due.
+        """
+        terms = self.terms_of(level)
+        lasting_s = Windows.of(terms, self._rules.grace_s).lasting_s
+        ahead_s = self._clocks.of(level.sku).ahead_s(lasting_s) if self._clocks is not None else 0.0
+        found = [] if level.due_in_s is None else [level.due_in_s + ahead_s]
+        if level.waiting and level.now is not None:
+            now = level.now - ahead_s
+            blocked = level.stock < level.wants <= level.stock + level.held
+            if outside(terms, now) is None and level.stock and level.wants and not blocked:
+                found.append(0.0)
+            found += [at - now for at in (terms.starts_at, terms.ends_at) if at and (at > now or at == terms.ends_at)]
+        return min(found, default=None)
+
+    async def serve_the_line(self, sku: str, fence: Fence) -> None:
+        """Give units that an operator has added to the orders that wait, under the same grant.
+
+        Raises the error of an item that is halted, or of its store; the next batch serves them as well.
+        """
+        if error := self._halted(sku):
+            raise error
+        while True:
+            batch_id, clocks = uuid.uuid4().hex, self._clocks
+            asked = clocks.passed() if clocks is not None else 0.0
+            snapshot = (await self._store.prepare(fence, batch_id, {sku: Ask(holds=True, line=True)}))[sku]
+            if isinstance(snapshot, StockError):
+                raise snapshot
+            own: dict[str, Any] = {"everywhere": self._rules.terms, "grace_s": self._rules.grace_s}
+            own |= {"clock": clocks.of(sku) if clocks is not None else None, "asked": asked}
+            part = decide_part(Item(sku), batch_id, snapshot, (), **own)
+            if not part.changes_something:
+                return
+            done = (await self._store.commit(fence, {sku: part.write}))[sku]
+            if isinstance(done, StockError):
+                raise done
+
+    async def place(self, order: Order) -> Place | None:
+        """The place of an order in line; None if it doesn't wait."""
+        if order.state is not OrderState.WAITING or (before := await self._store.before(order)) is None:
+            return None
+        level = await self._store.level(order.sku)
+        ends_at = None if level.due_in_s is None or level.now is None else level.now + level.due_in_s
+        return Place(before + 1, level.held, ends_at)
 
     @property
     def has_buyers(self) -> bool:

@@ -9,7 +9,7 @@ from app.orders import OrderChange, Record, Settled, Snapshot, new_secrets
 # The layout of an item's data, noted when its sale begins. A release gets a higher one if the release before could not
 # read its data, or would spoil them, and so refuses the item. So begin no sale until all are upgraded. Smaller ones
 # were never released: they are refused, too, and only a new sale can take their place.
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class Batch:
     refused: Sequence[Refused] = ()  # refusals to remember
     begun: Sequence[Begun] = ()  # orders that begin with a record; they come second
     changes: Sequence[OrderChange] = ()  # changes of existing orders; they come first
+    wants: int = 0  # see `Head`
 
     @property
     def entries(self) -> int:

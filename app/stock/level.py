@@ -21,6 +21,8 @@ class Level:
     due_in_s: float | None = field(default=None, compare=False)  # when the first held units go back; None if none are
     now: float | None = field(default=None, compare=False)  # the store's clock, in seconds since 1970
     sale: str = field(default="", compare=False)  # the name of the item's sale; "" if it has not begun
+    waiting: int = field(default=0, compare=False)  # orders in line
+    wants: int = field(default=0, compare=False)  # the units that the next of them waits for
 
 
 def facts(level: Level) -> Mapping[str, Any]:

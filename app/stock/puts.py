@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from app.orders import OPEN, EventKind, OrderChange, OrderId, OrderState, Record, Settled, Units
 from app.orders import Event as Entry
-from app.orders import EventKind, OrderChange, OrderId, OrderState, Record, Settled, Units
 from app.orders.record import NO_FACTS
 from app.stock import values
 from app.stock.batch import LAYOUT, Batch
@@ -25,6 +25,8 @@ def put_of(
     head = found.head
     put = Put(found, expect, batch.batch_id)
     generation = head.generation or next_generation(0, head.now_us)
+    if batch.wants != head.wants:
+        put.head["wants"] = batch.wants
     if not head.generation:
         put.head |= {"generation": generation, "sale": generation, "layout": LAYOUT}
     number, at = iter(numbers), head.now_us / 1_000_000
@@ -83,7 +85,7 @@ def _put_records(put: Put, sku: str, batch: Batch, number: Iterator[str], *, ins
         put.records[entry] = values.of_record("", record), record
         if record.buyer is not None:
             bought[record.buyer] = bought.get(record.buyer, 0) + record.quantity
-            if record.state is OrderState.HELD:
+            if record.state in OPEN:
                 put.holders[record.buyer] = entry
         if begun.key is not None:
             settled = Settled(record.state, record.quantity, record.buyer, OrderId(sku, entry, record.secret))
@@ -91,6 +93,10 @@ def _put_records(put: Put, sku: str, batch: Batch, number: Iterator[str], *, ins
     put.units = sum_of(moved)
     if batch.changes:
         put.head["changes"] = head.changes + len(batch.changes)
+    joined = sum(one.record.state is OrderState.WAITING for one in batch.begun)
+    left = sum(_waits(one.before) and not _waits(one.after) for one in batch.changes)
+    if joined != left:
+        put.head["waiting"] = max(0, head.waiting + joined - left)
 
 
 def _keep_change(put: Put, change: OrderChange, entry: str) -> None:
@@ -98,9 +104,13 @@ def _keep_change(put: Put, change: OrderChange, entry: str) -> None:
     after, number = change.after, change.after.number
     before = put.records[number][0] if number in put.records else put.found.records.get(number)
     put.records[number] = values.of_record(f"{values.entries_in(before)}{entry}\n", after), after
-    over = after.state is not OrderState.HELD
+    over = after.state not in OPEN
     if over and after.buyer is not None and put.found.holders.get(after.buyer) == number:
         put.holders[after.buyer] = None
+
+
+def _waits(record: Record) -> bool:
+    return record.state is OrderState.WAITING
 
 
 def sum_of(moved: Sequence[Units]) -> Units:

@@ -66,7 +66,8 @@ def put_of(
     own, change = terms_of(storage, sku, head.terms, how), how.get("terms", {})
     units = stock + there[0] if how.get("add") else stock
     held, lucky = (0, 0) if new_sale else (head.held, head.lucky)
-    level = Level(sku, units, lucky, units + held + lucky, terms=own.changed(change), held=held)
+    waiting = 0 if new_sale else head.waiting
+    level = Level(sku, units, lucky, units + held + lucky, terms=own.changed(change), held=held, waiting=waiting)
     if units + held + lucky > UNITS_MAX:
         raise StockNotAsExpected(f"item {sku!r} can't have that many units")
     put = Put(found, expect, clear=new_sale)
@@ -86,6 +87,8 @@ def put_of(
             "layout": LAYOUT,
             "tag": "",
             "changes": 0,
+            "waiting": 0,
+            "wants": 0,
             "batch": None,
         }
     before = Level(sku, *there, None, terms=own, held=head.held)

@@ -17,6 +17,7 @@ from app.stock.batch import Fence
 from app.stock.log import Change, Note
 
 DUE_MAX: Final = 200  # orders that a batch gives back at most
+LINE_MAX: Final = 100  # orders in line that a batch looks at
 Value = str | int | None
 
 
@@ -26,6 +27,8 @@ class Head(NamedTuple):
     stock: int | None = None  # units left; None: there is no such item
     lucky: int = 0  # units sold
     held: int = 0
+    waiting: int = 0  # orders in line
+    wants: int = 0  # the units that the next of them waits for
     initial: int | None = None  # units at the start
     terms: str = ""  # the item's own, in JSON
     generation: int = 0  # grows with each sale, and with each loss that an operator accepts; in ms since 1970
@@ -65,6 +68,7 @@ class Names:
     marks: Sequence[str] = ()  # entries of which only the tag is asked for
     holds: bool = False  # also the buyers' holds, the overdue holds, and each order that a named thing points to
     due: bool = False  # `first_due_ms`
+    line: bool = False  # also the first of those who wait; they are read as well if there are units for them
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class Found:
     holders: dict[str, str] = field(default_factory=dict)
     payments: dict[str, str] = field(default_factory=dict)
     due: list[str] = field(default_factory=list)  # the oldest first, `DUE_MAX` and one at most
+    line: list[str] = field(default_factory=list)  # of those who wait, the oldest first, `LINE_MAX` at most
     records: dict[str, str] = field(default_factory=dict)
     sales: dict[str, Event] = field(default_factory=dict)  # entries, by numbers of orders that have no record
     entries: dict[str, Event] = field(default_factory=dict)
@@ -173,6 +178,10 @@ class Storage(ABC):
 
         `StockUnavailable` leaves open whether it was written, unless it is `untouched`.
         """
+
+    @abstractmethod
+    async def before(self, sku: str, number: str) -> int | None:
+        """Count the orders in line before this one; None if it isn't in line."""
 
     @abstractmethod
     async def page(self, sku: str, after: str | None, until: str | None, limit: int) -> list[Event]:

@@ -155,6 +155,7 @@ class StockStore:
             numbers = [one for one in ask.orders if self.storage.is_number(one)]
             marks = [entry for _, entry, _ in expected[sku]]
             names[sku] = Names(ask.buyers, ask.keys, ask.payments, numbers, marks=marks, holds=ask.holds)
+            names[sku].line, names[sku].due = ask.line, ask.first_due
         found = await self.storage.look(names, own, batch_id, durable=True) if names else {}
         for sku, one in found.items():
             try:
@@ -180,9 +181,12 @@ class StockStore:
         if head.half:
             raise StockCorrupt(refusals.half(sku, head.lucky))
         about: dict[str, Any] = {}
-        if ask.holds or head.held:
-            about = {"now_ms": head.now_us // 1000, "held": head.held}
-        if ask.holds or found.due:
+        if ask.holds or head.held or head.waiting:
+            about = {"now_ms": head.now_us // 1000, "held": head.held, "waiting": head.waiting, "wants": head.wants}
+            about["line"] = found.line
+        if ask.first_due:
+            about["first_due_ms"] = head.first_due_ms
+        if ask.holds or found.due or found.line:
             about |= {
                 "records": self._records(sku, found),
                 "open": {buyer: found.holders[buyer] for buyer in ask.buyers if buyer in found.holders},
@@ -480,7 +484,16 @@ class StockStore:
             if (orders := await self.storage.count(sku) - head.changes) or head.lucky:
                 raise HasOrders(sku, orders)
             put = Put(found, self._expect(head), remove=True)
-            put.head = {"stock": None, "lucky": 0, "held": 0, "initial": None, "terms": "", "prepared": None}
+            put.head = {
+                "stock": None,
+                "lucky": 0,
+                "held": 0,
+                "waiting": 0,
+                "wants": 0,
+                "initial": None,
+                "terms": "",
+                "prepared": None,
+            }
             put.head |= {"batch": None, "tag": "", "changes": 0}
             put.notes.append(Note(by, "remove", {"stock": head.stock}, {}))
             return put
@@ -626,7 +639,7 @@ class StockStore:
             raise self.storage.unknown(sku)
         due_in_s = None if head.first_due_ms is None else head.first_due_ms / 1000 - head.now_us / 1_000_000
         own = (head.stock, head.lucky, head.initial, head.last_entry, self._terms(sku, head), head.held)
-        return Level(sku, *own, due_in_s, head.now_us / 1_000_000, str(head.sale or ""))
+        return Level(sku, *own, due_in_s, head.now_us / 1_000_000, str(head.sale or ""), head.waiting, head.wants)
 
     async def items(self) -> list[str]:
         """The names of the items that have a stock."""
@@ -656,6 +669,10 @@ class StockStore:
         except values.Odd:
             raise self.storage.corrupt(sku, "records") from None
         return None if values.is_gone(event, record) else values.order_of(event, record)
+
+    async def before(self, order: Order) -> int | None:
+        """How many orders are in line before this one; None if it isn't in line."""
+        return await self.storage.before(order.sku, order.record.number)
 
     async def history(self, sku: str, number: str) -> list[Event]:
         """All events of an order, oldest first."""

@@ -89,7 +89,7 @@ def begins(event: Event) -> bool:
 
 def is_gone(event: Event, record: Record | None) -> bool:
     """Return whether an order that began as held has no record: a new sale came between the reads of the two."""
-    return record is None and event.kind is EventKind.HELD
+    return record is None and event.kind in (EventKind.HELD, EventKind.WAITING)
 
 
 def without(text: str, buyer: str, instead: str) -> str:

@@ -25,9 +25,9 @@ _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 # The answers to buyers: outcomes, errors of theirs, and errors of ours.
 _OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused", "hold_required")
 _CHANGES: Final = {
-    "hold": "held already_held sold_out limit_reached not_started ended paused",
+    "hold": "held waiting already_held already_waiting sold_out limit_reached not_started ended paused",
     "confirm": "confirmed already_confirmed duplicate_payment payment_ref_in_use refund_due amount_mismatch not_found",
-    "extend": "extended already_extended confirmed expired cancelled refunded not_found",
+    "extend": "extended already_extended waiting confirmed expired cancelled refunded not_found",
     "cancel": "cancelled partly_cancelled too_much already_cancelled confirmed expired refunded not_found",
     "refund": "refunded partly_refunded too_much already_refunded nothing_due not_found",
     "request": "requested already_requested nothing_due not_found",
@@ -249,11 +249,11 @@ class Metrics(Observer):
         leads: Callable[[], bool],
         violations: Callable[[], int],
         owed: Callable[[], int],
-        units: Callable[[], Mapping[str, tuple[int, int]]],
+        units: Callable[[], Mapping[str, tuple[int, int, int]]],
     ) -> None:
         """Report whether this instance is the auditor; what the last audit found, and the payments that are owed by it,
-        whichever instance made it; and the units left and sold of each item that it has seen as the auditor: those
-        cost no call of their own.
+        whichever instance made it; and the units left and sold of each item that it has seen as the auditor, and the
+        orders in line: those cost no call of their own.
         """
         auditor = Gauge("seckill_auditor", "1 if this instance is the auditor", registry=self._registry)
         auditor.set_function(leads)
@@ -327,8 +327,9 @@ def _of_outbox(views: Mapping[str, Mapping[str, float]]) -> Iterator[GaugeMetric
         yield _gauge(f"outbox_{name}", text, of_each)
 
 
-def _of_units(units: Mapping[str, tuple[int, int]]) -> Iterator[GaugeMetricFamily]:
+def _of_units(units: Mapping[str, tuple[int, int, int]]) -> Iterator[GaugeMetricFamily]:
     when = "when the auditor last looked; only the auditor has it"
-    for n, (name, what) in enumerate((("stock", "left"), ("lucky", "sold"))):
+    names = (("stock_units", "Units left"), ("lucky_units", "Units sold"), ("line_orders", "Orders in the line"))
+    for n, (name, what) in enumerate(names):
         of_each = [({"sku": sku}, found[n]) for sku, found in units.items()]
-        yield _gauge(f"{name}_units", f"Units {what} of an item {when}", of_each)
+        yield _gauge(name, f"{what} of an item {when}", of_each)

@@ -11,12 +11,14 @@ from app.web import operator_routes, problems, purchase
 _TO: Final = "#/components/schemas/{model}"
 _HAPPENED: Final = {
     EventKind.SOLD: "A unit was sold at once, without a hold.",
+    EventKind.WAITING: "None is left, and the order waits in line for units that others hold.",
+    EventKind.OFFERED: "Its place has come: units that came back are held for it until `pay_by`.",
     EventKind.HELD: "Units are held until `pay_by`.",
     EventKind.EXTENDED: "The second window has begun: they are held until another `pay_by`.",
     EventKind.CONFIRMED: "The order is paid: ship it, once.",
     EventKind.AMOUNT_MISMATCH: "A payment of another amount than `expected` has come; the hold goes on.",
     EventKind.EXPIRED: "The hold has run out, and its units are on sale again.",
-    EventKind.CANCELLED: "The hold was cancelled, and its units are on sale again.",
+    EventKind.CANCELLED: "The hold was cancelled, and its units are on sale again; or a place in line has ended.",
     EventKind.REFUND_DUE: "`payment_ref` is to be given back: it came too late, or is one too many.",
     EventKind.REFUND_REQUESTED: "The provider is about to be asked to give it back.",
     EventKind.REFUND_FAILED: "It was not given back after all, for the reason in `why`; an operator has to look.",

@@ -34,6 +34,7 @@ from app.orders import (
     OrderCommand,
     OrderId,
     OrderState,
+    Place,
     Record,
 )
 from app.orders.view import NOTHING, StandingView, standing
@@ -72,6 +73,7 @@ class HoldRequest(BaseModel):
         description="who they are for; a token that the shop has signed, if buyers are signed and no shop asks",
     )
     ref: str | None = Field(None, min_length=1, max_length=100, pattern=TEXT, description="the shop's own number")
+    wait: bool = Field(False, description="get in line, where none is left and others hold units that may come back")
 
 
 class ConfirmRequest(BaseModel):
@@ -113,6 +115,16 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class PlaceView(BaseModel):
+    """The place of an order in line, and what is known of the units before it; nobody knows who will pay."""
+
+    number: int = Field(description="1: the next one")
+    held: int = Field(description="units that others hold, and may give back")
+    first_ends_at: float | None = Field(
+        None, description="when the first of these holds ends, in seconds since 1970, by the store's clock"
+    )
+
+
 class HoldView(StandingView):
     """The state of an order, and the outcome of the request."""
 
@@ -121,11 +133,19 @@ class HoldView(StandingView):
     )
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
+    place: PlaceView | None = Field(None, description="of an order that waits")
     instance: str = Field(description="the instance that answered")
     now: float = Field(description="the store's clock, by which the deadlines are, in seconds since 1970")
 
 
-def view(state: State, sku: str, order: OrderId | None, record: Record | None, answer: Answer | None) -> dict[str, Any]:
+def view(
+    state: State,
+    sku: str,
+    order: OrderId | None,
+    record: Record | None,
+    answer: Answer | None,
+    place: Place | None = None,
+) -> dict[str, Any]:
     """The fields of a `HoldView` of an order and an answer; without the model, which would cost time for each buyer."""
     told: dict[str, Any] = {"outcome": answer and answer.outcome}
     if order is not None and record is not None:
@@ -134,6 +154,9 @@ def view(state: State, sku: str, order: OrderId | None, record: Record | None, a
         told |= {"id": order and str(order), "sku": sku, "quantity": answer.quantity} | NOTHING
     if answer is not None:
         told |= {"refund": answer.refund, "replayed": answer.replayed}
+        place = answer.place
+    if place is not None:
+        told["place"] = {name: one for name, one in place._asdict().items() if one is not None}
     told |= {"instance": state.instance, "now": state.readiness.clocks.of(sku).now}
     return {name: value for name, value in told.items() if value is not None}
 
@@ -162,7 +185,7 @@ def read(call: Call) -> Asked:
         buyer = _buyer(state, wish.buyer, by_shop=by_shop)
         about = {"request_id": call.request_id, "traceparent": call.traceparent}
         proven = by_shop or state.signed is not None
-        hold = Hold(wish.quantity, wish.sku, buyer, key, ref=wish.ref, proven=proven, **about)
+        hold = Hold(wish.quantity, wish.sku, buyer, key, ref=wish.ref, proven=proven, wait=wish.wait, **about)
         return Asked(hold, _form(state, wish.sku))
     said = parse(_BODIES[verb], call.body if verb == "confirm" else call.body or b"{}")
     order = OrderId.parse(given)
@@ -280,8 +303,12 @@ Id = Annotated[str, Path(max_length=200, description="the hold's id")]
 async def hold(_: Request) -> Response:
     """Hold units for a buyer until `pay_by`. Sold out, a limit, the hours: outcomes, with 200.
 
-    A buyer who can't have the units gets `already_held` and the hold that they have, if the shop asks, or has signed
-    the buyer. It needs the shop's bearer token where `SECKILL_HOLDS_FROM` says so.
+    With `wait`, a buyer who comes too late while others hold units gets `waiting` and a place in line. Units that come
+    back go to the first in line, as a hold with a window of its own; nobody who doesn't wait gets any before them.
+
+    A buyer who can't have the units gets `already_held` and the hold that they have, or `already_waiting` and their
+    place, if the shop asks, or has signed the buyer. It needs the shop's bearer token where `SECKILL_HOLDS_FROM` says
+    so.
     """
     return RawEndpoint(partial(asgi, ROUTE))
 
@@ -312,7 +339,7 @@ async def look(request: Request, hold_id: Id) -> dict[str, Any]:
     found = await state.shop.order(wanted) if wanted else None
     if found is None or found.state is OrderState.SOLD:
         raise HTTPException(404, "no such hold")
-    return view(state, found.sku, found.id, found.record, None)
+    return view(state, found.sku, found.id, found.record, None, await state.shop.place(found))
 
 
 def router(*, quantity_max: int, buyer_max: int, shop_holds: bool, anybody_confirms: bool) -> APIRouter:

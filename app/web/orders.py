@@ -16,6 +16,7 @@ from app.orders import (
     EventKind,
     Order,
     OrderState,
+    Place,
     RefundOutcome,
     RequestOutcome,
     Sums,
@@ -25,6 +26,7 @@ from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
 from app.sale.find import LOOK_MAX, refuse_gaps
 from app.web.auth import OPERATOR, Operator
+from app.web.holds import PlaceView
 from app.web.pages import READING, page
 from app.web.problems import invalid_field, responses, whole
 from app.web.purchase import name_of_part, read_key
@@ -82,12 +84,14 @@ class LifeView(BaseModel):
 
     order: OperatorOrderView
     steps: list[StepView]
+    place: PlaceView | None = Field(None, description="in line, while it waits")
 
     @classmethod
-    def of(cls, order: Order, events: Sequence[Event]) -> "LifeView":
+    def of(cls, order: Order, events: Sequence[Event], place: Place | None) -> "LifeView":
         """The life of an order."""
         steps = [StepView(**step(order, event) | {"token": str(event.token)}) for event in events]
-        return cls(order=OperatorOrderView(**for_operator(order)), steps=steps)
+        its = place and PlaceView(**place._asdict())
+        return cls(order=OperatorOrderView(**for_operator(order)), steps=steps, place=its)
 
 
 State = Annotated[WantedState | None, Query(description="`attention`: a payment is to be given back, or was wrong")]
@@ -179,11 +183,11 @@ async def export_orders(
 @router.get("/orders/{order_id}/history", responses=responses(404, 422))
 async def order_history(request: Request, order_id: Named) -> LifeView:
     """The life of an order."""
-    admin = state_of(request).orders
-    found = await admin.numbered(order_id)
+    state = state_of(request)
+    found = await state.orders.numbered(order_id)
     if found is None:
         raise HTTPException(404, "no such order")
-    return LifeView.of(found, await admin.history(found))
+    return LifeView.of(found, await state.orders.history(found), await state.shop.place(found))
 
 
 Units = Annotated[Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None, BeforeValidator(whole)]

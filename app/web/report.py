@@ -24,6 +24,7 @@ class ByState(BaseModel):
     """A number for each state of an order."""
 
     sold: int
+    waiting: int
     held: int
     confirmed: int
     expired: int
@@ -37,6 +38,7 @@ class SumsView(BaseModel):
     orders: ByState
     units: ByState
     to_ship: int = Field(description="units that were paid, or sold at once")
+    from_line: int = Field(description="of these, the units of buyers who had waited in line")
     paid_orders: int = Field(description="held, and then paid: confirmed or refunded")
     unpaid_orders: int = Field(description="held, and never paid: expired or cancelled")
     attention: int = Field(description="orders with a payment to give back, or a wrong one")

@@ -35,7 +35,7 @@ class StockText(NamedTuple):
     @property
     def news(self) -> tuple[object, ...]:
         """The text that listeners get whenever it changes."""
-        return self.level, self.level.sale, self.audit
+        return self.level, self.level.sale, self.level.waiting, self.audit
 
 
 @dataclass(frozen=True, slots=True)

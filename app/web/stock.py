@@ -82,6 +82,7 @@ class LevelView(BaseModel):
     stock: int
     held: int = Field(0, description="units that are held for buyers who have not paid yet")
     lucky: int
+    waiting: int = Field(0, description="orders in line for units that are held")
     initial: int | None = Field(
         description="what stock + held + lucky must equal; null if the stock was set by other means"
     )
@@ -89,7 +90,7 @@ class LevelView(BaseModel):
     @classmethod
     def of(cls, level: Level) -> "LevelView":
         """Make the view of a level."""
-        return cls(sku=level.sku, stock=level.stock, held=level.held, lucky=level.lucky, initial=level.initial)
+        return cls(**{name: getattr(level, name) for name in LevelView.model_fields})
 
 
 class ItemView(LevelView):

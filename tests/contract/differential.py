@@ -36,17 +36,21 @@ from app.telemetry.observer import Observer
 
 SKU: Final = "tv"
 _BUYERS: Final = ("ann", "bob", "änn", "a b'\"\\", None)
-_KEYS: Final = (None, None, *(f"key {number}" for number in range(12)))
+_KEYS: Final = (None, None, None, *(f"key {number}" for number in range(12)))
 _PAYMENTS: Final = tuple(f"pay_{number}" for number in range(9))
 _TERMS: Final[dict[str, list[Any]]] = {
     "limit_per_buyer": [0, 2, None],
     "starts_at": [0, 1_790_000_000.5, None],
     "ends_at": [4_000_000_000.25, None],
     "price": [500, None],
+    "offer_s": [30.0, None],
+    "smaller_first": [True, False, None],
     "paused": ["tea", "暂停 \"'\\/ ü🛒" + "暂" * 180, None],
 }
 _GRACE_S: Final = 3600.0
 _MOMENTS: Final = (
+    "first_due_ms",
+    "first_ends_at",
     "at",
     "pay_by",
     "pay_by_ms",
@@ -107,6 +111,7 @@ class Play:
     def __init__(self, sides: dict[str, Side], seed: int, monkeypatch: Any) -> None:
         self.sides = sides
         self.random = random.Random(seed)
+        self.few = seed % 2 == 0  # in every second sale units are few, and buyers wait for them
         self._steps = itertools.count()
         self._secrets = itertools.count()
         self._monkeypatch = monkeypatch
@@ -173,6 +178,7 @@ class Play:
                     "orders": side.orders,
                     "history": await side.store.history(SKU, side.orders[-1].record.number) if side.orders else [],
                     "paid": [await side.store.paid_with(ref, [SKU]) for ref in _PAYMENTS[:3]],
+                    "places": [await side.store.before(one) for one in side.orders],
                     "entries": len(journal),
                     "log": [(one.by, one.what, _of_log(one.before), _of_log(one.after)) for one in log],
                 }
@@ -222,15 +228,15 @@ class Play:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def _command(self, side: Side, choice: random.Random) -> Command:
-        buyer, key = choice.choice(_BUYERS), choice.choice(_KEYS)
-        kind, units = choice.random(), choice.randint(1, 3)
+        buyer, key = choice.choice(_BUYERS), choice.choice(_KEYS if not self.few else _KEYS[:4])
+        kind, units = choice.random(), 1 if self.few else choice.randint(1, 3)
         orders = side.orders[-8:]
         place, ref = choice.random(), choice.choice(_PAYMENTS)
         amount, drop = choice.choice([None, 500, 1000, 1500, 700]), choice.random()
-        if kind < 0.3 or not orders:
+        if kind < (0.05 if self.few else 0.3) or not orders:
             return Purchase(units, SKU, buyer, key, request_id="r" if drop < 0.2 else None)
         if kind < 0.55:
-            return Hold(units, SKU, buyer, key, ref=ref, proven=drop < 0.5)
+            return Hold(units, SKU, buyer, key, ref=ref, proven=drop < 0.5, wait=int(drop * 100) % 3 > 0)
         order = orders[int(place * len(orders))]
         of = (SKU, order.record.number, order.record.secret if drop > 0.05 else "0" * 32)
         if kind < 0.75:
@@ -243,7 +249,8 @@ class Play:
 
     async def _restock(self, side: Side, choice: random.Random, number: int) -> Any:
         how: dict[str, Any] = {"by": "olga"}
-        stock, kind = choice.choice([0, 3, 9, 20, 10**15 - 1, -1, 10**15]), choice.random()
+        some = [0, 1, 2, 3] if self.few else [0, 3, 9, 20, 10**15 - 1, -1, 10**15]
+        stock, kind = choice.choice(some), choice.random()
         if kind < 0.4:
             how["add"] = True
         elif kind < 0.55:
@@ -252,7 +259,7 @@ class Play:
                 how["forget_orders"] = len(side.orders) + choice.randint(0, 1)
         terms: dict[str, Any] = {}
         for name, values in _TERMS.items():
-            if choice.random() < 0.25:
+            if choice.random() < 0.25 and not (self.few and name in ("paused", "price")):
                 terms[name] = choice.choice(values)
         if "price" in terms:
             terms["currency"] = "EUR" if terms["price"] else None

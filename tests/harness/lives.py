@@ -5,6 +5,7 @@ from functools import cache
 from itertools import count, product
 
 from app.orders import (
+    OPEN,
     Cancel,
     Command,
     Confirm,
@@ -16,6 +17,7 @@ from app.orders import (
     Incident,
     OrderChange,
     OrderState,
+    Outcome,
     Purchase,
     Record,
     Refund,
@@ -32,9 +34,12 @@ _WINDOWS = Windows(price=PRICE, currency="EUR")
 
 def begun() -> Iterator[tuple[Command, Record]]:
     """Yield the commands that begin an order, and the order."""
-    for command in (Purchase(2, buyer="ann", request_id="r"), Hold(2, buyer="ann", request_id="r", proven=True)):
-        windows = _WINDOWS if isinstance(command, Hold) else Windows()
-        [decision] = decided(Snapshot(9, 0, now_ms=1_000), [command], windows=windows).decisions
+    hold = Hold(2, buyer="ann", request_id="r", proven=True)
+    for command in (Purchase(2, buyer="ann", request_id="r"), hold, hold._replace(wait=True)):
+        windows, there = _WINDOWS if isinstance(command, Hold) else Windows(), Snapshot(9, 0, now_ms=1_000)
+        if isinstance(command, Hold) and command.wait:
+            there = Snapshot(0, 0, held=9, now_ms=1_000)
+        [decision] = decided(there, [command], windows=windows).decisions
         assert decision.begins is not None
         yield command, decision.begins._replace(number="1-0", secret="s")
 
@@ -57,12 +62,16 @@ def changes() -> list[tuple[Command, OrderChange]]:
 
 
 def _changed(record: Record, command: Command, stock: int) -> list[OrderChange]:
-    due = [record.number] if isinstance(command, Expire) else []
+    waits = record.state is OrderState.WAITING and isinstance(command, Expire)
+    due = [record.number] if isinstance(command, Expire) and not waits else []
     payments = dict.fromkeys((one.ref for one in record.payments), record.number)
     snapshot = Snapshot(stock, 1, now_ms=2_000, records={record.number: record}, payments=payments, due=due)
+    if waits:
+        snapshot.waiting, snapshot.line = 1, [record.number]
     taken = {one.name for payment in record.payments for one in payment.refunds}
     names = (name for name in map("r{}".format, count()) if name not in taken)  # lives that are alike are one
-    return decided(snapshot, [command], windows=_WINDOWS, fresh=names.__next__).changes
+    closed = Outcome.ENDED if waits and not stock else None
+    return decided(snapshot, [command], windows=_WINDOWS, now_closed=closed, fresh=names.__next__).changes
 
 
 def _commands(record: Record) -> Iterator[Command]:
@@ -90,7 +99,7 @@ def _commands(record: Record) -> Iterator[Command]:
         for kind in (EventKind.DISPUTED, EventKind.DISPUTE_WON, EventKind.DISPUTE_LOST):
             for disputed in (1, None):
                 yield Incident(*order, kind, record.payment_ref, disputed, refund_id="d")
-    if record.state is OrderState.HELD:
+    if record.state in OPEN:
         yield Cancel(*order, units=1, message="c")
         yield Confirm(*order, "taxed", PRICE * record.quantity + 1, "EUR", None, PRICE * record.quantity, 1.5)
     if record.state is OrderState.EXPIRED:

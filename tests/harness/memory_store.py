@@ -13,7 +13,7 @@ from app.errors import StockCorrupt, StockError, UnknownItem
 from app.orders import ERASED, Event, OrderState, Record
 from app.stock import Change, Fence, Note, StockStore
 from app.stock.batch import LAYOUT
-from app.stock.storage import DUE_MAX, Erased, Found, Head, Names, Put, Storage
+from app.stock.storage import DUE_MAX, LINE_MAX, Erased, Found, Head, Names, Put, Storage
 from app.stock.values import tag_of
 
 
@@ -110,11 +110,13 @@ class MemoryStorage(Storage):
         return found
 
     def _found(self, item: Item, asked: Names) -> Found:
-        now_us = int(self.server.clock() * 1_000_000)
+        now_us = round(self.server.clock() * 1_000_000)
         held = sorted((one.due_ms, n) for n, (_, one) in item.records.items() if one.state is OrderState.HELD)
         first_due_ms = held[0][0] if held and asked.due else None
         found = Found(item.head._replace(now_us=now_us, first_due_ms=first_due_ms))
         found.due = [n for due_ms, n in held if due_ms <= now_us // 1000][: DUE_MAX + 1]
+        if item.head.waiting and (asked.line or item.head.stock or found.due):
+            found.line = _line(item)[:LINE_MAX]
         things: Any = (
             (found.bought, item.buyers, asked.buyers),
             (found.keys, item.keys, asked.keys),
@@ -126,7 +128,7 @@ class MemoryStorage(Storage):
         for mine, theirs, wanted in things:
             mine.update({name: theirs[name] for name in wanted if name in theirs})
         found.tags = {n: tag_of(item.journal[n].order.secret) for n in asked.marks if n in item.journal}
-        numbers = list(asked.numbers)
+        numbers = [*asked.numbers, *found.line]
         if asked.holds or found.due:
             of_keys = [text.split()[0] for text in found.keys.values()]
             numbers += [*found.due[:DUE_MAX], *found.holders.values(), *found.payments.values(), *of_keys]
@@ -151,7 +153,7 @@ class MemoryStorage(Storage):
 
     def _put(self, sku: str, put: Put) -> Head | None:
         item = self.server.items.get(sku) or Item()
-        head, now_us = item.head, int(self.server.clock() * 1_000_000)
+        head, now_us = item.head, round(self.server.clock() * 1_000_000)
         if put.batch_id and head.batch == put.batch_id:
             return None
         if any(getattr(head, name) != value for name, value in put.expect.items()):
@@ -185,6 +187,11 @@ class MemoryStorage(Storage):
             Change(now_us / 1e6, note.by, note.what, sku, note.before, note.after) for note in put.notes
         ]
         return None
+
+    @override
+    async def before(self, sku: str, number: str) -> int | None:
+        line = _line(self.server.items[sku])
+        return line.index(number) if number in line else None
 
     @override
     async def page(self, sku: str, after: str | None, until: str | None, limit: int) -> list[Event]:
@@ -267,6 +274,10 @@ class MemoryStorage(Storage):
     @override
     async def close(self) -> None:
         pass
+
+
+def _line(item: Item) -> list[str]:
+    return sorted((n for n, (_, one) in item.records.items() if one.state is OrderState.WAITING), key=int)
 
 
 class MemoryStockStore(StockStore):

@@ -12,7 +12,7 @@ from app.stock import Batch, Begun, Fence, StockStore, registry
 from lab.servers import MariaDB, Valkey
 from tests.harness.servers import ask, optional
 
-HELD, CONFIRMED, EXPIRED, CANCELLED, REFUNDED = list(OrderState)[1:]
+HELD, CONFIRMED, EXPIRED, CANCELLED, REFUNDED = list(OrderState)[2:]
 LOST = "is held, and the store has lost its end: nobody will give its units back"
 
 

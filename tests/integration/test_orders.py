@@ -441,7 +441,15 @@ async def test_the_report(http: httpx.AsyncClient, env: dict[str, str]) -> None:
     total, (default, pen) = found["total"], found["items"]
     assert (default["sku"], pen["sku"]) == ("default", "pen")
     assert (default["to_ship"], pen["to_ship"], total["to_ship"]) == (2, 3, 5)
-    assert default["orders"] == {"sold": 0, "held": 1, "confirmed": 1, "expired": 0, "cancelled": 1, "refunded": 1}
+    assert default["orders"] == {
+        "sold": 0,
+        "waiting": 0,
+        "held": 1,
+        "confirmed": 1,
+        "expired": 0,
+        "cancelled": 1,
+        "refunded": 1,
+    }
     assert (total["paid_orders"], total["unpaid_orders"], total["conversion"], total["attention"]) == (2, 1, 0.6667, 1)
     assert total["money"] == {"EUR": {"paid": 2994, "given_back": 998, "owed": 998, "kept": 1996, "disputed": 0}}
     assert pen["money"] == {}

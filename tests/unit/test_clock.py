@@ -1,11 +1,23 @@
 """The store's clock counts for what holds begin with; it ends none of them by a jump."""
 
+import asyncio
 import logging
 import time
+from typing import Any
 
 import pytest
 
+from app.errors import StockError
+from app.orders import Hold
+from app.orders.terms import NO_TERMS
+from app.sale.batch import ask, decide_part
 from app.sale.clock import StoreClock, StoreClocks
+from app.sale.queue import Entry, Item
+from app.sale.rules import Rules
+from app.sale.shop import Shop
+from app.stock import Fence
+from app.telemetry.observer import Observer
+from tests.harness.memory_store import MemoryServer, MemoryStockStore
 
 DAY_S = 86_400.0
 HOLD_S = 1620.0  # how long a hold lasts at most
@@ -146,3 +158,24 @@ def test_the_wall_clock_of_an_instance_may_jump() -> None:
     clocks.go_on(60)
     assert clocks.ahead_s == 0
     assert clocks.ours.warnings == ["the store's clock is 3,600 s ahead of this instance's: one of the two is wrong"]
+
+
+async def test_units_that_are_added_end_no_hold_and_no_line_by_a_jump() -> None:
+    """They are offered to the first in line, and all else stays as it was: also in an operator's own process."""
+    jump, fence, item, unanswered = [0.0], Fence(1, "memory"), Item("tv"), asyncio.get_running_loop().create_future()
+    store = MemoryStockStore(MemoryServer(lambda: time.time() + jump[0]))
+    clocks = StoreClocks(lambda sku: "")
+    locks: Any = None  # an operator has the lock already
+    shop = Shop(locks, store, Rules(), Observer(), lock_prefix="", clocks=clocks)
+    await store.set_stock("tv", fence, 1, terms={"ends_at": time.time() + 3600})
+    for buyer in ("ann", "bob", "cid"):
+        entries = [Entry(Hold(1, "tv", buyer, wait=True), item, unanswered, 0.0, bool)]
+        snapshot = (await store.prepare(fence, buyer, {"tv": ask(entries)}))["tv"]
+        assert not isinstance(snapshot, StockError)
+        part = decide_part(item, buyer, snapshot, entries, everywhere=NO_TERMS)
+        await store.commit(fence, {"tv": part.write})
+    jump[0] = DAY_S
+    await store.set_stock("tv", fence, 1, add=True)
+    await shop.serve_the_line("tv", fence)
+    level = await store.level("tv")
+    assert (level.stock, level.held, level.waiting) == (0, 2, 1)

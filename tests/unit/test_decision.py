@@ -12,6 +12,8 @@ from app.orders import (
     ExpiryOutcome,
     Extend,
     ExtendOutcome,
+    Hold,
+    HoldOutcome,
     OrderState,
     Outcome,
     Purchase,
@@ -74,7 +76,9 @@ def test_a_sale_is_open_from_its_start_to_before_its_end() -> None:
 def test_units_are_held_for_a_time() -> None:
     """By default as `Windows` has it; going to pay lasts as long as the hold at least."""
     assert Windows.of(Terms(), 60.0) == Windows() and Windows().lasting_s == 1_620
-    assert Windows.of(Terms(hold_s=1_000.0, price=5, currency="EUR"), 1.5) == (1_000_000, 1_000_000, 1_500, 5, "EUR")
+    assert Windows.of(Terms(hold_s=1_000.0, price=5, currency="EUR"), 1.5) == Windows(
+        1_000_000, 1_000_000, 1_500, 5, "EUR", 1_000_000
+    )
 
 
 def test_a_late_payment_counts_for_a_buyer_who_has_a_name() -> None:
@@ -84,3 +88,17 @@ def test_a_late_payment_counts_for_a_buyer_who_has_a_name() -> None:
         about: dict[str, Any] = {"records": ended, "bought": {buyer: 1}}
         paid = Confirm("default", "1-1", "s", "p")
         assert outcomes(decide(Snapshot(5, 0, **about), [paid], limit_per_buyer=1).decisions) == [outcome]
+
+
+def test_a_long_line_is_served_in_several_batches() -> None:
+    """A batch that has served all whom it has read asks for another one; nobody who comes meanwhile passes the rest."""
+    records = {f"{n}-0": Record(f"{n}-0", "s", OrderState.WAITING, 1, f"b{n}") for n in (1, 2)}
+    some = Snapshot(5, 0, held=3, now_ms=1_000, records=records, waiting=4, line=[*records])
+    decided = decide(some, [Hold(1, buyer="new", wait=True), Expire("default")])
+    assert [str(one.kind) for one in decided.changes] == ["offered", "offered"]
+    assert [one.outcome for one in decided.decisions] == [HoldOutcome.WAITING, ExpiryOutcome.MORE]
+    assert decided.wants == 1
+    paused = decide(some, [Expire("default")], now_closed=Outcome.PAUSED)
+    assert (paused.changes, paused.decisions[0].outcome) == ([], ExpiryOutcome.DONE)
+    unseen = decide(replace(some, line=(), wants=7), [Hold(1, buyer="new")])
+    assert (unseen.decisions[0].outcome, unseen.wants) == (HoldOutcome.SOLD_OUT, 7)

@@ -141,14 +141,17 @@ def test_a_pause_that_an_earlier_release_kept() -> None:
 def test_terms_of_people(limit: int, window: int, start: int, lasts: int) -> None:
     """Each is read by what people call it; "default" and "none" are what they say."""
     written = {"limit": str(limit), "hold": str(window), "pay": str(window), "price": "4.99 EUR"}
+    written |= {"offer": str(window), "smaller_first": "yes"}
     written |= {"starts_at": moments.written(start), "ends_at": moments.written(start + lasts)}
     own: dict[str, Any] = {"limit_per_buyer": limit, "hold_s": float(window), "pay_s": float(window), "price": 499}
+    own |= {"offer_s": float(window), "smaller_first": True}
     assert read_terms(written) == own | {"currency": "EUR", "starts_at": float(start), "ends_at": float(start + lasts)}
     assert set(OPTIONS) == set(written)
     assert read_terms(dict.fromkeys(("limit", "starts_at", "ends_at"), "none")) == dict.fromkeys(
         ("limit_per_buyer", "starts_at", "ends_at"), 0
     )
     assert read_terms({"price": "none"}) == {"price": None, "currency": None}
+    assert read_terms({"offer": "none", "smaller_first": "no"}) == {"offer_s": None, "smaller_first": False}
     assert read_terms({"hold": "default", "limit": "default"}) == {"hold_s": None, "limit_per_buyer": None}
 
 
@@ -159,6 +162,8 @@ def test_terms_of_people(limit: int, window: int, start: int, lasts: int) -> Non
         ("limit", "-1", "'-1' is not a number of units, a million at most, `none` or `default`"),
         ("hold", "0", "'0' is not a whole number of seconds, a day at most, `default`"),
         ("pay", "86401", "'86401' is not a whole number of seconds, a day at most, `default`"),
+        ("offer", "0", "'0': a whole number of seconds, a day at most; or `none`"),
+        ("smaller_first", "none", "'none' is not `yes` or `no`"),
         ("hold", "1.5", "'1.5' is not a whole number of seconds, a day at most, `default`"),
         ("price", "4", "'4': an amount and its currency are such as 499EUR or 499.95EUR; or `none`"),
         ("ends_at", "x", f"'x' is not {moments.A_MOMENT} (from 1970 to 5138), `none` or `default`"),

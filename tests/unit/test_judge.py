@@ -68,7 +68,7 @@ def order(key: str, *, token: int = 1, instance: str = "one", quantity: int = 1)
 def reading(sku: str, there: int, sold: int, limit: int, orders: int = 4) -> Reading:
     """Return what an instance says of an item of which so many units were sold."""
     level = {"stock": there - sold, "held": 0, "lucky": sold, "initial": there, "limit_per_buyer": limit}
-    nothing = dict.fromkeys(("held", "confirmed", "expired", "cancelled", "refunded"), 0)
+    nothing = dict.fromkeys(("waiting", "held", "confirmed", "expired", "cancelled", "refunded"), 0)
     sums = {"orders": nothing | {"sold": orders}, "units": nothing | {"sold": sold}, "to_ship": sold, "attention": 0}
     return Reading("one", sku, level | {"paused": ""}, sums)
 

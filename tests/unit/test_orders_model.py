@@ -42,8 +42,8 @@ from app.stock import Fence
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 
 SKU, PRICE = "tv", 5
-HOLD_MS, PAY_MS, GRACE_MS = 10_000, 30_000, 2_000
-OPEN, LIVE = ("due", "asked", "failed"), ("sold", "held", "confirmed")
+HOLD_MS, PAY_MS, GRACE_MS, OFFER_MS = 10_000, 30_000, 2_000, 7_000
+OPEN, LIVE = ("due", "asked", "failed"), ("sold", "waiting", "held", "confirmed")
 LASTING = ("limit_reached", "ended")
 
 ERRORS: dict[type[Exception], str] = {
@@ -137,6 +137,7 @@ class Known:
     pay_by_ms: int = 0
     due_ms: int = 0
     extended: bool = False
+    at_once: bool = False
     number: str = ""
     secret: str = ""
     request_id: str | None = None
@@ -169,6 +170,7 @@ class Said(NamedTuple):
     replayed: bool = False
     refund: str | None = None
     error: type[Exception] | None = None
+    place: int | None = None
 
 
 class Remembered(NamedTuple):
@@ -188,7 +190,7 @@ class Book:
         self.new: list[Known] = []
         self.events: list[tuple[str, Known, dict[str, Any]]] = []
         self.keys: dict[tuple[str, str], Remembered] = {}
-        self.said_now, self.old = set[str](), False
+        self.said_now, self.old, self.looks = set[str](), False, False
         self.open: dict[str, Known] = {}
 
     def had(self, buyer: str | None) -> int:
@@ -209,12 +211,16 @@ class Book:
         held_before = any(one.state == "held" for one in self.orders)
         self.new, self.events, self.said_now = [], [], set()
         # The last hold that each buyer began, while it is open.
-        self.open = {one.buyer: one for one in self.orders if one.buyer and one.pay_by_ms}
-        self.open = {buyer: one for buyer, one in self.open.items() if one.state == "held"}
+        self.open = {one.buyer: one for one in self.orders if one.buyer and not one.at_once}
+        self.open = {buyer: one for buyer, one in self.open.items() if one.state in ("held", "waiting")}
         being_paid = {one.number for one in commands if isinstance(one, Confirm)}
+        due = any(one.state == "held" and one.due_ms <= self.now_ms for one in self.orders)
+        # Else no batch looks at the line.
+        self.looks = due or self.left > 0 or any(not isinstance(one, Purchase | Hold) for one in commands)
         for order in sorted(self.orders, key=lambda one: (one.due_ms, one.number)):
             if order.state == "held" and order.due_ms <= self.now_ms and order.number not in being_paid:
                 self.ends(order, "expired")
+        self.serve(self.orders)
         seen: dict[tuple[str, str], Remembered] = {}
         begun: dict[str, int] = {}
         told: list[Said] = []
@@ -226,11 +232,18 @@ class Book:
                 told.append(self.repeat(command, before, settled=name in self.keys))
                 continue
             said = self.answer(command, begun, told)
-            # A hold of this very batch: the next try will find it.
-            shown = said.outcome == "already_held" and said.order in self.new
+            if not isinstance(command, Purchase | Hold | Expire):
+                self.serve(self.orders)
+            # An order of this very batch: the next try will find it.
+            shown = said.outcome in ("already_held", "already_waiting") and (
+                said.order is None or said.order in self.new
+            )
             told.append(said)
             if key and said.error is None:
                 seen[name] = Remembered(command, said, shown)
+        self.serve([*self.orders, *self.new])
+        told = [self.served(one) for one in told]
+        seen = {name: one._replace(said=self.served(one.said)) for name, one in seen.items()}
         may_return = held_before or any(one.state == "held" for one in self.new)
         for name, one in seen.items():
             final = one.said.outcome in LASTING or (one.said.outcome == "sold_out" and (self.left > 0 or may_return))
@@ -239,10 +252,63 @@ class Book:
                 self.keys[name] = one
         return told
 
+    # -- the line ----------------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        return sum(one.quantity for one in (*self.orders, *self.new) if one.state == "held")
+
+    def line(self, orders: Iterable[Known]) -> list[Known]:
+        return [one for one in orders if one.state == "waiting"]
+
+    def serve(self, orders: Iterable[Known]) -> None:
+        """Whoever is next gets the units that are there; a larger wish is passed only if the terms say so."""
+        closed, passed = self.closed(), False
+        for order in self.line(orders) if self.looks or not self.line(self.orders) else ():
+            if closed == "ended":
+                self.ends(order, "cancelled", why="ended")
+            elif not closed and not passed and order in self.orders and 0 < self.left < order.quantity - self.held:
+                self.ends(order, "cancelled", why="sold_out")  # nobody can give it so many, and others want them
+            elif closed or order.quantity > self.left or (passed and not self.terms.smaller_first):
+                passed = True
+            else:
+                self.left -= order.quantity
+                order.state, order.pay_by_ms = "held", self.now_ms + OFFER_MS
+                order.due_ms = order.pay_by_ms + GRACE_MS
+                if order in self.orders:
+                    self.write("offered", order, pay_by=order.pay_by_ms / 1000, goes_back_at=order.due_ms / 1000)
+
+    def served(self, said: Said) -> Said:
+        """The answer to somebody who got in line, and has got units in the same batch."""
+        if said.order not in self.new or said.order.state != "held":
+            return said
+        outcome = {"waiting": "held", "already_waiting": "already_held"}.get(said.outcome, said.outcome)
+        return said._replace(outcome=outcome, place=None)
+
+    def waits(self, wish: Hold) -> Said | None:
+        """A place for a buyer who has none, and comes too late for units that others hold."""
+        if not wish.wait or not wish.buyer:
+            return None
+        if self.limit and self.had(wish.buyer) + wish.quantity > self.limit:
+            return Said("limit_reached", wish.quantity)
+        own = self.open.get(wish.buyer)
+        if own is not None and own.state == "waiting" and not wish.proven:
+            return None  # a stranger gets no second place in a buyer's name
+        if any(one.buyer == wish.buyer and (one.proven or not wish.proven) for one in self.line(self.new)):
+            return Said("already_waiting", wish.quantity)
+        if wish.quantity > self.held + self.left:
+            return None
+        order = Known("waiting", wish.quantity, wish.buyer, request_id=wish.request_id, proven=wish.proven)
+        order.price, order.currency, order.ref = self.terms.price, self.terms.currency, wish.ref
+        self.new.append(order)
+        return Said("waiting", wish.quantity, order, place=len(self.line([*self.orders, *self.new])))
+
     def repeat(self, command: Command, before: Remembered, *, settled: bool) -> Said:
         said, first = before.said, before.asked
         other = isinstance(command, Hold) and isinstance(first, Hold) and command.ref != first.ref
-        if _without_key(first) != _without_key(command) or (other and (not settled or said.outcome == "held")):
+        if _without_key(first) != _without_key(command) or (
+            other and (not settled or said.outcome in ("held", "waiting"))
+        ):
             return Said("", error=KeyReused)
         if not settled:
             return said._replace(replayed=True)
@@ -282,22 +348,21 @@ class Book:
             return Said("hold_required", wish.quantity)
         if outcome is None and self.limit and not buyer:
             return Said("", error=BuyerRequired)
-        if outcome is None and self.left == 0:
+        if outcome is None and (self.left == 0 or self.line([*self.orders, *self.new])):
             outcome = "sold_out"
         if outcome is None and self.limit and self.had(buyer) + wish.quantity > self.limit:
             outcome = "limit_reached"
         if outcome is None and wish.quantity > self.left:
             outcome = "sold_out"
         if outcome is not None:
-            if isinstance(wish, Hold) and wish.proven and buyer:
-                if buyer in begun:
-                    return told[begun[buyer]]._replace(outcome="already_held")
-                own = self.open.get(buyer)
-                if own is not None and own.state == "held" and own.proven:
-                    return Said("already_held", own.quantity, own)
-            return Said(outcome, wish.quantity)
+            own = self.own(wish, begun, told) if isinstance(wish, Hold) and buyer else None
+            if own is None and isinstance(wish, Hold) and outcome == "sold_out":
+                own = self.waits(wish)
+                if own and wish.proven and buyer and own.outcome == "waiting":
+                    begun[buyer] = len(told)
+            return own or Said(outcome, wish.quantity)
         self.left -= wish.quantity
-        order = Known("held" if hold else "sold", wish.quantity, buyer, request_id=wish.request_id)
+        order = Known("held" if hold else "sold", wish.quantity, buyer, request_id=wish.request_id, at_once=not hold)
         if isinstance(wish, Hold):
             order.price, order.currency, order.proven = self.terms.price, self.terms.currency, wish.proven
             order.ref = wish.ref
@@ -307,6 +372,21 @@ class Book:
                 begun[buyer] = len(told)
         self.new.append(order)
         return Said(order.state, wish.quantity, order)
+
+    def own(self, wish: Hold, begun: dict[str, int], told: list[Said]) -> Said | None:
+        """The order that the buyer has already."""
+        assert wish.buyer
+        if wish.proven and wish.buyer in begun:
+            first = told[begun[wish.buyer]]
+            return first._replace(outcome=f"already_{first.outcome}", place=None)
+        own = self.open.get(wish.buyer)
+        if own is None:
+            return None
+        if wish.proven and own.proven:
+            outcome = {"waiting": "already_waiting", "held": "already_held"}.get(own.state)
+            return Said(outcome, own.quantity, own) if outcome else None
+        neither = not wish.proven and not own.proven
+        return Said("already_waiting", wish.quantity) if own.state == "waiting" and wish.wait and neither else None
 
     # -- payments ----------------------------------------------------------------------------------------------------
 
@@ -371,7 +451,7 @@ class Book:
     # -- holds -------------------------------------------------------------------------------------------------------
 
     def ends(self, order: Known, state: str, **facts: Any) -> None:
-        self.left += order.quantity
+        self.left += order.quantity if order.state == "held" else 0
         order.state = state
         self.open = {buyer: one for buyer, one in self.open.items() if one is not order}
         self.write(state, order, **facts)
@@ -393,7 +473,7 @@ class Book:
         self.old = wish.message in order.messages and wish.message not in self.said_now
         if wish.message in order.messages:
             return order.messages[wish.message]
-        if order.state != "held":
+        if order.state not in ("held", "waiting"):
             return {"sold": "confirmed", "cancelled": "already_cancelled"}.get(order.state, order.state)
         by = wish.by or None
         if wish.units is None or wish.units == order.quantity:
@@ -402,7 +482,7 @@ class Book:
         if not 0 < wish.units < order.quantity:
             return "too_much"
         order.quantity -= wish.units
-        self.left += wish.units
+        self.left += wish.units if order.state == "held" else 0
         said = self.remembers(order, wish.message, "partly_cancelled")
         self.write("cancelled", order, about="units", units=wish.units, by=by, **said)
         return "partly_cancelled"
@@ -628,6 +708,15 @@ class Sale:
         """The store has what the book has, the journal tells it, and the auditor finds nothing wrong."""
         [level] = self.run(self.store.levels([SKU])).values()
         assert level.stock == self.book.left
+        line = self.book.line(self.book.orders)
+        wanted = [one.quantity for one in line]
+        assert level.wants <= max(wanted, default=0)
+        if line and self.book.closed() is None:  # nobody waits for units that are there
+            assert (min(wanted) if self.book.terms.smaller_first else wanted[0]) > level.stock
+            assert level.wants == wanted[0] or self.book.terms.smaller_first
+        assert [self.run(self.store.before(self.run(self.store.order(SKU, one.number)))) for one in line] == [
+            *range(len(line))
+        ]
         journal = self.run(self.store.journal(SKU, limit=10_000))[self.read :]
         self.read += len(journal)
         changes = [one for one in journal if one.number > 1]
@@ -656,6 +745,8 @@ def check_answer(command: Command, told: Answer | Exception, said: Said) -> None
     number = said.order.number if said.order else None
     found = (str(told.outcome), told.quantity, told.order.number if told.order else None, told.replayed, told.refund)
     assert found == (said.outcome, said.quantity, number, said.replayed, said.refund), command
+    if said.place is not None and not said.replayed:
+        assert told.place is not None and told.place.number == said.place, command
 
 
 def check_record(record: Record, order: Known) -> None:
@@ -683,7 +774,7 @@ def check_record(record: Record, order: Known) -> None:
 
 # -- whatever may be asked ---------------------------------------------------------------------------------------------
 
-BUYERS = (None, "ann", "bob")
+BUYERS = (None, "ann", "bob", "cid", "dee")
 SMALL = st.integers(0, 5)
 KINDS = (
     *("hold", "hold", "buy", "pay", "pay", "pay", "late", "extend", "cancel"),
@@ -699,10 +790,10 @@ def commands(  # noqa: PLR0911, PLR0912 - a case each
     book = sale.book
     more: dict[str, Any] = {"request_id": "r", "traceparent": "trace r"} if m > 3 else {}
     if kind == "buy" and (book.terms.price is None or key == 9):
-        return [Purchase(1 + n % 3, SKU, BUYERS[m % 3], **own, **more)]
+        return [Purchase(1 + n % 3, SKU, BUYERS[m % 5], **own, **more)]
     if kind in ("buy", "hold"):
         ref = f"ref {m % 2}" if n > 2 else None
-        wish = Hold(1 + n % 3, SKU, BUYERS[m % 3], **own, ref=ref, **more, proven=flag or m > 1)
+        wish = Hold(1 + n % 3, SKU, BUYERS[m % 5], **own, ref=ref, **more, proven=flag or m > 1, wait=pick % 2 == 0)
         return [wish, wish._replace(ref=None)] if key in (0, 9) else [wish]
     if kind == "expire" or not book.orders:
         return [Expire(SKU)]
@@ -758,7 +849,7 @@ def is_chosen_by_settle(order: Known, wish: Refund) -> bool:
         return False
     if wish.name is not None:
         return any(one.name == wish.name and one.amount is None and len(money.owes) > 1 for money, one in order.owing())
-    return any(one.state == "asked" for _, one in order.owing())
+    return any(one.state == "asked" or one.amount is None for _, one in order.owing())
 
 
 def one_of_money_each(wishes: Iterable[Command]) -> Iterator[Command]:
@@ -793,11 +884,13 @@ BEGUN: list[tuple[Any, ...]] = [
 def test_the_rule_decides_as_the_book_does(examples: int) -> None:
     """All commands, several in a batch, at the very instants at which holds end, once more by their keys, and again."""
     kinds = {"stock": st.integers(4, 9), "limit": st.sampled_from([0, 0, 3, 4]), "priced": st.booleans()}
-    settings(max_examples=examples)(given(acts=ACTS, hours=HOURS, begun=st.integers(0, len(BEGUN)), **kinds)(play))()
+    kinds |= {"smaller_first": st.booleans(), "begun": st.sampled_from([0, 0, *range(len(BEGUN) + 1)])}
+    settings(max_examples=examples)(given(acts=ACTS, hours=HOURS, **kinds)(play))()
 
 
-def play(acts: Any, stock: int, limit: int, priced: bool, hours: Any, begun: int) -> None:
+def play(acts: Any, stock: int, limit: int, priced: bool, smaller_first: bool, begun: int, hours: Any) -> None:
     price: dict[str, Any] = {"price": PRICE, "currency": "EUR"} if priced else {}
+    price |= {"offer_s": OFFER_MS / 1000, "smaller_first": smaller_first}
     sale = Sale(stock, Terms(limit_per_buyer=limit, hold_s=HOLD_MS / 1000, pay_s=PAY_MS / 1000, **price, **hours))
     sale.batch([Hold(3, SKU, "ann"), Hold(2, SKU, "bob", proven=True), Expire(SKU)])
     for wait_ms, wishes in [*((0, [wish]) for wish in BEGUN[:begun]), *acts]:

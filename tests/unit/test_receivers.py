@@ -34,7 +34,7 @@ def test_receivers_are_urls_with_fragments() -> None:
         ("https://a/#name=Shop", "a name is a-z, 0-9 and '-', 32 characters at most"),
         (f"https://a/#name={'x' * 33}", "a name is a-z, 0-9 and '-', 32 characters at most"),
         ("https://a/#name=", "a name is a-z, 0-9 and '-', 32 characters at most"),
-        ("https://a/#types=order.shipped", "no type 'order.shipped'; there are order.sold, order.held,"),
+        ("https://a/#types=order.shipped", "no type 'order.shipped'; there are order.sold, order.waiting,"),
         ("https://a/#types=", "no type ''"),
         ("https://a/#types=held", "no type 'held'"),
         ("https://a/#name=a&name=b", "behind the # are name and types, each once"),

@@ -6,7 +6,7 @@ local request = cjson.decode(ARGV[1])
 -- The keys of the next item, in the order of `Keys.all` in keys.py.
 local NAMES = {
   "stock", "lucky", "fence", "buyers", "settled", "orders", "refused", "refused_before", "records", "due", "payments",
-  "holders", "log", "outbox",
+  "holders", "waiting", "log", "outbox",
 }
 local keys_used = 0
 local function keys_of_next_item()
@@ -20,7 +20,7 @@ end
 -- the units sold as of the end of the last write, with its batch.
 local FENCE = {
   "source", "token", "prepared", "batch", "last", "tag", "terms", "generation", "sale", "epoch", "initial", "held",
-  "changes", "erasures", "layout", "sold",
+  "changes", "erasures", "layout", "waiting", "wants", "sold",
 }
 
 local function read_fence(name)
@@ -30,7 +30,7 @@ local function read_fence(name)
 end
 
 -- Whether a fence holds values that none of our scripts has written.
-local NUMBERS = {2, 8, 9, 10, 12, 13, 14, 15}  -- places in FENCE
+local NUMBERS = {2, 8, 9, 10, 12, 13, 14, 15, 16, 17}  -- places in FENCE
 local function odd(values)
   local last = values[5]
   if not values[1] ~= not values[2] or (last and not (#last <= 41 and string.find(last, "^%d+%-%d+$"))) then return true end
@@ -56,7 +56,7 @@ local now_ms, now_us = time[1] * 1000 + math.floor(time[2] / 1000), time[1] .. s
 local KINDS = {
   stock = "string", lucky = "string", fence = "hash", buyers = "hash", settled = "hash", orders = "stream",
   refused = "hash", refused_before = "hash", records = "hash", due = "zset", payments = "hash", holders = "hash",
-  log = "stream", outbox = "hash",
+  waiting = "zset", log = "stream", outbox = "hash",
 }
 
 local function foreign_type(key)

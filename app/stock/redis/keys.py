@@ -31,12 +31,12 @@ class Keys:
         # Refusals that are remembered for a while: the newer ones, and the older ones.
         refused = (f"{item}:refused", f"{item}:refused-before")
         # Of orders that are not just sold: how they stand, by number; when those that are held go back; the order of
-        # each payment; each buyer's last one that is held.
-        standing = (f"{item}:records", f"{item}:due", f"{item}:payments", f"{item}:holders")
+        # each payment; each buyer's last one that is held or waits; the line.
+        standing = tuple(f"{item}:{name}" for name in ("records", "due", "payments", "holders", "waiting"))
         # The operators' log; how far the events have left, which begins anew with a sale.
         self.log, self.outbox = f"{item}:log", f"{item}:outbox"
         self.refused, self.refused_before = refused
-        self.records, self.due, self.payments, self.holders = standing
+        self.records, self.due, self.payments, self.holders, self.waiting = standing
         # The keys that a new sale deletes; others delete the stock and the orders.
         self.of_sale = (self.buyers, self.settled, *refused, *standing, self.outbox)
         self.all = (

@@ -1,10 +1,10 @@
 -- Read named things of some items, each at one moment, and raise the fences first, in the same step.
 --
 -- KEYS: of each item
--- Request: now and then source, token, batch (to be registered), layout (false: any); due_max; items: buyers, keys, payments,
--- numbers, entries, marks, holds, due, whatever of these is asked for: see `Names` in app/stock/storage.py
+-- Request: now and then source, token, batch (to be registered), layout (false: any); due_max, line_max; items: buyers, keys, payments,
+-- numbers, entries, marks, holds, due, line, whatever of these is asked for: see `Names` in app/stock/storage.py
 -- Returns for each item {"ok", fence, stock, lucky, now in µs, units of the buyers, keys, newer and older refusals, holders,
--- payments, due, first due, {number, record, ...}, {buyer, units, holder, ...} of these records, {entry, fields, ...} of orders
+-- payments, due, first due, line, {number, record, ...}, {buyer, units, holder, ...} of these records, {entry, fields, ...} of orders
 -- that have none, and of the entries, {mark, secret, ...}}, or
 -- {"corrupt", key}. A list that was not asked for is empty.
 
@@ -68,8 +68,8 @@ local function look(key, item)
   if request.token and not stock then item = {entries = item.entries, marks = item.marks} end  -- names that strangers invent cost nothing more
   local buyers, keys = values_of(key.buyers, item.buyers), values_of(key.settled, item.keys)
   local refused, before = values_of(key.refused, item.keys), values_of(key.refused_before, item.keys)
-  local payments, holders, due, first_due = values_of(key.payments, item.payments), {}, {}, false
-  if item.due then  -- a level says what is there, whoever has written it
+  local payments, holders, due, first_due, line = values_of(key.payments, item.payments), {}, {}, false, {}
+  if item.due and not request.token then  -- a level says what is there, whoever has written it
     local last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)[1]
     if last then values[5], values[6] = last[1], values[6] or "?" end
   end
@@ -77,6 +77,11 @@ local function look(key, item)
     if item.due then first_due = redis.call("ZRANGE", key.due, 0, 0, "WITHSCORES")[2] or false end
     if request.token then
       due = redis.call("ZRANGEBYSCORE", key.due, 0, string.format("%.0f", now_ms), "LIMIT", 0, request.due_max + 1)
+    end
+  end
+  if request.token and fence.waiting and fence.waiting ~= "0" and (item.line or stock ~= "0" or #due > 0) then
+    for i, mark in ipairs(redis.call("ZRANGE", key.waiting, 0, request.line_max - 1)) do
+      line[i] = string.gsub(mark, "^0*(%d+)%-0*(%d+)$", "%1-%2")
     end
   end
   local numbers, seen, entries = {}, {}, {}
@@ -87,6 +92,7 @@ local function look(key, item)
     end
   end
   for _, number in ipairs(item.numbers or {}) do also(number) end
+  for i = 1, #line do also(line[i]) end
   if item.holds or #due > 0 then
     holders = values_of(key.holders, item.buyers)
     for i, number in ipairs(due) do
@@ -128,8 +134,8 @@ local function look(key, item)
       if last then values[5] = last[1] end
     end
   end
-  return {"ok", values, stock, lucky or false, now_us, buyers, keys, refused, before, holders, payments, due, first_due, records,
-    about, sales, entries, secrets}
+  return {"ok", values, stock, lucky or false, now_us, buyers, keys, refused, before, holders, payments, due, first_due, line,
+    records, about, sales, entries, secrets}
 end
 
 return answers_of(look)

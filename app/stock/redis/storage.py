@@ -27,7 +27,18 @@ from app.stock.bulkhead import halves
 from app.stock.log import Change, Note
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.keys import LOG_MAX, Keys, change_of, event_of, fields_of, keys_of, pack_note, pairs
-from app.stock.storage import DUE_MAX, Erased, Found, Head, Names, Put, Storage, Value, raise_if_none_was_reached
+from app.stock.storage import (
+    DUE_MAX,
+    LINE_MAX,
+    Erased,
+    Found,
+    Head,
+    Names,
+    Put,
+    Storage,
+    Value,
+    raise_if_none_was_reached,
+)
 from app.stock.values import tag_of
 
 Answer = TypeVar("Answer")
@@ -39,7 +50,7 @@ _AT_ONCE: Final = 500  # values of a command: Lua unpacks some thousands at most
 _LOOKS_PER_S: Final = 1000  # at journals of a Cluster, which can't be waited for together
 _LOOK_EVERY_S: Final = 0.1  # at most
 _NOTICES: Final = "seckill:notices"
-_ASKED: Final = ("buyers", "keys", "payments", "numbers", "marks", "holds", "due")
+_ASKED: Final = ("buyers", "keys", "payments", "numbers", "marks", "holds", "due", "line")
 _NUMBER: Final = re.compile(
     "(?:0|[1-9][0-9]{0,15})-(?:0|[1-9][0-9]{0,15}|18446744073709551615)"
 )  # the last possible entry of its millisecond
@@ -141,7 +152,7 @@ class RedisStorage(Storage):
     ) -> dict[str, Found | StockError]:
         # Buyers also get answers from earlier purchases that are read, so these must be durable as well.
         client = self._sale if durable else self._readers
-        request: dict[str, object] = {"due_max": DUE_MAX}
+        request: dict[str, object] = {"due_max": DUE_MAX, "line_max": LINE_MAX}
         if fence is not None:
             request |= {"source": fence.source, "token": str(fence.token), "batch": batch_id}
             if not any_layout:
@@ -158,11 +169,11 @@ class RedisStorage(Storage):
 
     def _found(self, sku: str, names: Names, answer: Sequence[Any], lenient: bool) -> Found:
         _, fence, stock, lucky, now_us, buyers, keys, refused, before, holders, payments, due, first_due = answer[:13]
-        records, about, sales, entries, secrets = answer[13:]
+        line, records, about, sales, entries, secrets = answer[13:]
         if lenient and not _WHOLE.fullmatch(lucky or "0"):
             lucky = None  # a new sale sets the units to 0, whatever the value is
         head = self._head(sku, fence, stock, lucky, now_us, first_due)
-        found = Found(head, due=due)
+        found = Found(head, due=due, line=line)
         at = keys_of(sku)
         if about:
             for buyer, units, holder in zip(about[::3], about[1::3], about[2::3], strict=True):
@@ -197,7 +208,7 @@ class RedisStorage(Storage):
     ) -> Head:
         at = keys_of(sku)
         source, token, prepared, batch, last, tag, terms, generation, sale, *more, written = values
-        epoch, initial, held, changes, erasures, layout = more
+        epoch, initial, held, changes, erasures, layout, waiting, wants = more
         sold = _whole(sku, at.lucky, lucky or "0")
         half = _HALF.fullmatch(written) if written else None
         began = int(generation or 0)
@@ -205,6 +216,8 @@ class RedisStorage(Storage):
             stock=None if stock is None else _whole(sku, at.stock, stock),
             lucky=sold,
             held=int(held or 0),
+            waiting=int(waiting or 0),
+            wants=int(wants or 0),
             initial=None if initial is None else _whole(sku, f"{at.fence} initial", initial),
             terms=terms or "",
             generation=began,
@@ -314,6 +327,11 @@ class RedisStorage(Storage):
             yield from _some("ZADD", at.due, [text for number, due_ms in held.items() for text in (due_ms, number)])
             over = [number for number in records if number not in held and number in found.records]
             yield from _some("ZREM", at.due, over)
+            waits = [number for number, one in records.items() if one.state is OrderState.WAITING]
+            yield from _some("ZADD", at.waiting, [text for number in waits for text in ("0", self.mark(number))])
+            if found.head.waiting:
+                gone = [self.mark(number) for number in records if number not in waits and number in found.records]
+                yield from _some("ZREM", at.waiting, gone)
 
     async def _run_many(
         self,
@@ -387,6 +405,12 @@ class RedisStorage(Storage):
         for one in await asyncio.gather(*(run_one(sku, part) for sku, part in parts.items())):
             found |= one
         return found
+
+    @override
+    async def before(self, sku: str, number: str) -> int | None:
+        async with self._readers.commands() as redis:
+            rank = await redis.zrank(keys_of(sku).waiting, self.mark(number))
+        return None if rank is None else int(rank)
 
     @override
     async def page(self, sku: str, after: str | None, until: str | None, limit: int) -> list[Event]:
@@ -647,4 +671,10 @@ def _of_a_sale(at: Keys) -> Commands:
         *(["XRANGE", at.orders, "-", "+"], ["TYPE", at.orders], ["UNLINK", at.orders], ["HDEL", at.holders, "a"]),
         *(["RENAME", at.refused, at.refused_before], ["PEXPIRE", at.refused, "1"], ["HSET", at.records, "a", "b"]),
         *(["ZADD", at.due, "1", "a"], ["ZREM", at.due, "a"], ["ZRANGEBYSCORE", at.due, "0", "1"]),
+        *(
+            ["ZRANGE", at.waiting, "0", "1"],
+            ["ZADD", at.waiting, "0", "a"],
+            ["ZREM", at.waiting, "a"],
+            ["ZRANK", at.waiting, "a"],
+        ),
     ]

@@ -92,6 +92,8 @@ ITEMS: Final = Table(
     Column("stock", BigInteger, server_default="0"),
     _number("lucky", 0),
     _number("held", 0),
+    _number("waiting", 0),
+    _number("wants", 0),
     Column("initial", BigInteger),
     _text("terms", 20_000, server_default=""),  # a text of 200 letters in each of 20 languages
     _number("generation", 0),
@@ -178,10 +180,13 @@ PAYMENTS: Final = Table(
     "seckill_payments", METADATA, *_of_sale(_text("payment_ref", 1020, primary_key=True), _number("number")), **_MYSQL
 )
 
-# Each buyer's last order that is held.
+# Each buyer's last order that is held or waits.
 HOLDERS: Final = Table(
     "seckill_holders", METADATA, *_of_sale(_text("buyer", 1020, primary_key=True), _number("number")), **_MYSQL
 )
+
+# The line: the orders that wait.
+WAITING: Final = Table("seckill_waiting", METADATA, *_of_sale(_number("number", primary_key=True)), **_MYSQL)
 
 # What operators have changed. `at`: in µs since 1970.
 LOG: Final = Table(
@@ -214,4 +219,4 @@ NOTICES: Final = Table(
 )
 
 # In the order in which they are swept.
-OF_SALES: Final = (RECORDS, JOURNAL, KEYS, PAYMENTS, HOLDERS, BUYERS)
+OF_SALES: Final = (RECORDS, JOURNAL, KEYS, PAYMENTS, HOLDERS, WAITING, BUYERS)

@@ -47,10 +47,11 @@ from app.stock.sql.schema import (
     OUTBOX,
     PAYMENTS,
     RECORDS,
+    WAITING,
 )
 from app.stock.sql.server import Conflict, Server, now_us
 from app.stock.sql.sweeper import Sweeper
-from app.stock.storage import DUE_MAX, Erased, Found, Head, Names, Put, Storage, Value
+from app.stock.storage import DUE_MAX, LINE_MAX, Erased, Found, Head, Names, Put, Storage, Value
 from app.stock.values import tag_of
 
 Result = TypeVar("Result")
@@ -87,6 +88,13 @@ _DUE: Final = (
     .where(RECORDS.c.due_ms <= bindparam("now_ms"))
     .order_by(RECORDS.c.due_ms, RECORDS.c.number)
     .limit(DUE_MAX + 1)
+)
+
+_LINE: Final = (
+    select(WAITING.c.number)
+    .where(WAITING.c.sku == bindparam("own_sku"), WAITING.c.sale == bindparam("own_sale"))
+    .order_by(WAITING.c.number)
+    .limit(LINE_MAX)
 )
 
 
@@ -187,7 +195,7 @@ class SqlStorage(Storage):
                 layouts = (0, _LARGEST) if any_layout else (LAYOUT, LAYOUT)
                 layout = dict(zip(("layout_from", "layout_to"), layouts, strict=True))
                 await connection.execute(_RAISE, {"skus": sorted(names), **own, **layout})
-            return await self._look(connection, names)
+            return await self._look(connection, names, line=durable)
 
         try:
             found = await self.server.call(read, self._sale if durable else self._readers)
@@ -198,7 +206,9 @@ class SqlStorage(Storage):
             self._sweeper.sweep((sku, head.sale) for sku, head in heads.items() if head.swept != head.sale)
         return found
 
-    async def _look(self, connection: AsyncConnection, names: Mapping[str, Names]) -> dict[str, Found | StockError]:
+    async def _look(
+        self, connection: AsyncConnection, names: Mapping[str, Names], *, line: bool
+    ) -> dict[str, Found | StockError]:
         found = {sku: Found(Head(layout=-1)) for sku in names}  # -1: there is no row
         # The items come first: all that is read after them is at least as new as their versions.
         for row in await _all(connection, _HEADS, skus=list(names)):
@@ -225,15 +235,13 @@ class SqlStorage(Storage):
         for row in await look_up(_PAID, {sku: asked.payments for sku, asked in names.items()}):
             found[row.sku].payments[row.key] = str(row.number)
         for sku, one in found.items():
-            now_ms = one.head.now_us // 1000
-            if one.head.held and one.head.first_due_ms is not None and one.head.first_due_ms <= now_ms:
-                due = await _all(connection, _DUE, own_sku=sku, own_sale=sale[sku], now_ms=now_ms)
-                one.due = [str(row.number) for row in due]
+            await _see_who_is_next(connection, sku, one, line=names[sku].line if line else None)
         about = {sku for sku, asked in names.items() if asked.holds or found[sku].due}
         for row in await look_up(_HOLDING, {sku: buyers[sku] for sku in about}):
             found[row.sku].holders[row.key] = str(row.number)
         numbers = {
-            sku: {*names[sku].numbers, *(_numbers_in(one) if sku in about else ())} for sku, one in found.items()
+            sku: {*names[sku].numbers, *one.line, *(_numbers_in(one) if sku in about else ())}
+            for sku, one in found.items()
         }
         whole = {sku: {int(number) for number in some if self.is_number(number)} for sku, some in numbers.items()}
         odd: dict[str, StockError] = {}
@@ -345,6 +353,7 @@ class SqlStorage(Storage):
         )
         held = rows_of(lambda put: ({"buyer": b, "number": int(n)} for b, n in put.holders.items() if n is not None))
         await write(upsert(HOLDERS), held)
+        await write(self.server.insert_missing(WAITING), rows_of(_waiting_of))
         more = rows_of(lambda put: ({"name": b, "units": units} for b, units in put.bought.items() if units > 0))
         await write(upsert(BUYERS, add="units"), more)
         for sku, (put, sale) in of.items():
@@ -375,6 +384,10 @@ class SqlStorage(Storage):
         if gone := [buyer for buyer, number in put.holders.items() if number is None]:
             own = (HOLDERS.c.sku == sku, HOLDERS.c.sale == sale, HOLDERS.c.buyer.in_(gone))
             await connection.execute(delete(HOLDERS).where(*own))
+        over = [int(n) for n, (_, one) in put.records.items() if one.state is not OrderState.WAITING]
+        if put.found.head.waiting and over:
+            own = (WAITING.c.sku == sku, WAITING.c.sale == sale, WAITING.c.number.in_(over))
+            await connection.execute(delete(WAITING).where(*own))
         if put.erased is not None:
             own = (BUYERS.c.sku == sku, BUYERS.c.sale == sale, BUYERS.c.name == put.erased.buyer)
             await connection.execute(delete(BUYERS).where(*own))
@@ -411,6 +424,14 @@ class SqlStorage(Storage):
         await write(insert(KEYS), rows)  # not an upsert: no key gets two orders
 
     # -- reads -------------------------------------------------------------------------------------------------------
+
+    @override
+    async def before(self, sku: str, number: str) -> int | None:
+        own = (WAITING.c.sku == sku, WAITING.c.sale == _CURRENT)
+        first = select(func.count()).select_from(WAITING).where(*own, WAITING.c.number < int(number)).scalar_subquery()
+        statement = select(first.label("before")).where(*own, WAITING.c.number == int(number))
+        rows = await self._read(partial(_all, statement=statement, own_sku=sku))
+        return int(rows[0].before) if rows else None
 
     @override
     async def page(self, sku: str, after: str | None, until: str | None, limit: int) -> list[Event]:
@@ -572,6 +593,16 @@ async def _all(connection: AsyncConnection, statement: Any, **own: Value | Seque
     return (await connection.execute(statement, own)).all()
 
 
+async def _see_who_is_next(connection: AsyncConnection, sku: str, found: Found, *, line: bool | None) -> None:
+    """Read the orders that are due, and the first in line if there may be units for them."""
+    head, now_ms = found.head, found.head.now_us // 1000
+    own: dict[str, Value] = {"own_sku": sku, "own_sale": head.sale}
+    if head.held and head.first_due_ms is not None and head.first_due_ms <= now_ms:
+        found.due = [str(row.number) for row in await _all(connection, _DUE, **own, now_ms=now_ms)]
+    if line is not None and head.waiting and (line or head.stock or found.due):
+        found.line = [str(row.number) for row in await _all(connection, _LINE, **own)]
+
+
 def _head(row: Row[Any]) -> Head:
     own = {name: getattr(row, _COLUMNS.get(name, name)) for name in Head._fields if name != "half"}
     return Head(**own | {"last": str(row.last_entry or "")})
@@ -658,6 +689,10 @@ def _records_of(put: Put) -> Iterable[dict[str, Any]]:
         due_ms = record.due_ms if record.state is OrderState.HELD else None
         own = {"number": int(number), "record": body, "state": str(record.state), "steps": record.events}
         yield {**own, "due_ms": due_ms, "buyer": record.buyer}
+
+
+def _waiting_of(put: Put) -> Iterable[dict[str, Any]]:
+    return ({"number": int(n)} for n, (_, record) in put.records.items() if record.state is OrderState.WAITING)
 
 
 def _line_of(sku: str, at: int, note: Note) -> dict[str, Any]:
