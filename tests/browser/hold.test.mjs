@@ -41,6 +41,38 @@ test("it is looked for as long as something may come, less and less often, and t
   }
 });
 
+test("a place in line is kept and looked at until it is this buyer's turn, also while the page is hidden", async () => {
+  const { hold } = kept(of("ida"));
+  hold.keep({ id: "phone~1~aa", state: "waiting", place: { number: 7, held: 120 }, now: 5_000 });
+  assert.deepEqual([hold.kind, kept(of("ida")).hold.kind, pauseOf(hold.view, hold.now)], ["in_line", "asking", 10_000]);
+  document.hidden = true;
+  const requests = answer({ json: { id: "phone~1~aa", state: "held", pay_by: 5_100, now: 5_040 } });
+  await elapse();
+  document.hidden = false;
+  assert.deepEqual([requests.length, hold.kind], [1, "offered"]);
+  const later = kept(of("ida")).hold;
+  await later.ask();
+  assert.equal(later.kind, "offered");
+  hold.keep({ id: "phone~2~bb", state: "held", pay_by: 5_100, now: 5_040 });
+  assert.equal(hold.kind, "held"); // another one, for which nobody waited
+  timers.length = 0;
+});
+
+test("how waiting has ended is told once, however late the buyer comes back", async () => {
+  for (const [end, kind, then] of [[{ state: "cancelled", pay_by: null }, "left", "none"], [{ state: "expired", pay_by: 100 }, "expired", "none"]]) {
+    const { hold } = kept(of("joe"));
+    hold.keep({ id: "phone~1~aa", state: "waiting", now: 0 });
+    answer({ json: { id: "phone~1~aa", now: 50_000, payments: [], ...end } });
+    for (const found of [kind, then]) {
+      const later = kept(of("joe")).hold;
+      await later.ask();
+      assert.equal(later.kind, found);
+    }
+  }
+  assert.equal(kindOf({ state: "cancelled", pay_by: 100 }, 0), "cancelled");
+  timers.length = 0;
+});
+
 test("while nobody answers it is asked for less and less often", async () => {
   const { hold } = kept(of("fay"));
   hold.keep({ id: "phone~1~aa", state: "held", extended: true, pay_by: 100, now: 0 });

@@ -75,6 +75,14 @@ test("a press that is sent again asks for what it asked for, whatever is wished 
   assert.deepEqual([requests[0].path, JSON.parse(requests[0].body).quantity], ["/holds", 3]);
 });
 
+test("a press that waits in line says so, also when it is sent again", async () => {
+  await pressed({ ...WISH, holds: true, wait: true });
+  const requests = answer({ json: { outcome: "waiting" } });
+  await pressed();
+  await pressed({ ...WISH, holds: true });
+  assert.deepEqual(requests.map(({ body }) => JSON.parse(body).wait), [true, undefined]);
+});
+
 test("a press without an answer is not sent again by itself at another price, and never in another sale", async () => {
   await pressed();
   const states = [{}, { sale: "s1", price: 100 }, { sale: "s1", price: 200 }, { sale: "s2", price: 100 }, { sale: null, price: 100 }];

@@ -19,6 +19,11 @@ test("a sale is before its start, open, sold out or ended, by the service's cloc
   assert.equal(phaseOf({ ...paused, stock: 0, paused: "" }, 100), "sold_out");
 });
 
+test("while others hold units or wait for them, nobody else can have what is left", () => {
+  const phases = [[1, 0, 0], [1, 0, 1], [0, 1, 0], [1, 1, 7], [0, 0, 7]].map(([stock, held, waiting]) => phaseOf({ stock, held, waiting, starts_at: null, ends_at: null }, 0));
+  assert.deepEqual(phases, ["open", "all_held", "all_held", "all_held", "sold_out"]);
+});
+
 test("a countdown has two digits each, and hours and a day only if there are any; more days are days", () => {
   assert.deepEqual([0, 59, 60, 3_599, 3_600, 86_399].map(countdown), ["00:00", "00:59", "01:00", "59:59", "01:00:00", "23:59:59"]);
   assert.deepEqual([86_400, 100 * 86_400 + 3_661].map(countdown), ["1 d 00:00:00", "100 days"]);
@@ -36,6 +41,7 @@ test("where all units are held it is said when the first of them may come back",
   for (const goes_back_at of [noon, null, undefined]) {
     assert.equal(remarkOf("all_held", { goes_back_at }, noon), "Some may come back: not everybody pays");
   }
+  assert.equal(remarkOf("all_held", { waiting: 7 }, noon), "Some may come back: not everybody pays · 7 in line");
   assert.deepEqual([remarkOf("sold_out", {}, noon), remarkOf("paused", { paused: "Tea" }, noon), remarkOf("unknown", null, null)], ["Units may come back", "Tea", ""]);
 });
 

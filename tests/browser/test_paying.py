@@ -237,17 +237,6 @@ def test_a_price_without_a_way_to_pay(start: Start, visitors: Visitors) -> None:
     assert levels(shop, item) == (3, 0, 0)
 
 
-def test_all_units_are_held(shop: Instance, visitors: Visitors) -> None:
-    """It is not sold out while others have not paid; the button opens when one gives back."""
-    item = priced(shop, 1)
-    first, second = (visitors.visit(item.at(shop)) for _ in range(2))
-    holds(first)
-    shows(second, phase="All units are held", buy="All units are held")
-    expect(second.locator("#moment")).to_have_text(re.compile(r"^Some may come back at \d+:\d\d: not everybody pays$"))
-    first.locator("#cancel").click()
-    shows(second, buy="Buy one for CN¥199.00")
-
-
 @pytest.mark.parametrize("size", SIZES, ids=["wide", "narrow and dark"])
 def test_the_sandbox(till: tuple[Instance, ProviderProcess], visitors: Visitors, size: dict[str, Any]) -> None:
     """A hold is begun and a bad day played by two presses; the page fits, and can be read."""

@@ -37,6 +37,7 @@ function showFigures({ level, missing, store_error, instances }) {
     holds ||= level.held > 0;
     part("held-tile").hidden = !holds; // where nothing is ever held nobody needs it
     write(part("held"), number(level.held));
+    write(part("held-note"), texts.notPaidYet(level.waiting));
     write(part("lucky"), number(level.lucky));
     write(part("share"), total > 0 ? texts.share(number((100 * level.lucky) / total)) : "");
   }

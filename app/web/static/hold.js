@@ -11,11 +11,12 @@ const LOOK_MS = 10_000; // while nothing is expected
 const PAYING_MS = 2_000; // while a payment is, or an end
 const AWAITED_S = 180; // a payment may still be on its way for so long after the end
 const LATE_MS = 30_000; // while one may come all the same
+const OPEN = ["held", "waiting"];
 const SLOWEST_MS = 60_000; // while nobody answers
 const OLD_S = 3_600; // a hold that ended so long ago is no news
 
 /**
- * How a hold stands for its buyer at a moment of the service's clock: "none", "held", "paying", "late", "paid", ...
+ * How a hold stands for its buyer at a moment of the service's clock: "none", "in_line", "held", "paying", "late", "paid", ...
  *
  * After a buyer went to pay, nobody here knows what was charged: a hold that has run out is "awaited" for some minutes, and then "unpaid".
  */
@@ -26,6 +27,8 @@ export function kindOf(view, now) {
   if (state === "held") return now >= pay_by ? "late" : payments.some(({ waits }) => waits) ? "mismatch" : extended ? "paying" : "held";
   if (state === "confirmed") return owing.some((one) => one.state !== "counts") ? "paid_twice" : "paid";
   if (owing.length > 0) return "refund_due";
+  if (state === "waiting") return "in_line";
+  if (state === "cancelled" && (pay_by ?? null) === null) return "left"; // it never came to be held
   return state === "expired" && extended ? (now < pay_by + AWAITED_S ? "awaited" : "unpaid") : state;
 }
 
@@ -33,6 +36,7 @@ export function kindOf(view, now) {
 export function pauseOf(view, now) {
   if (view === null) return PAYING_MS;
   const { state, extended, pay_by } = view;
+  if (state === "waiting") return LOOK_MS;
   const left = pay_by - now;
   if (state === "held" && left > -AWAITED_S) return extended || left <= 0 ? PAYING_MS : Math.min(LOOK_MS, 1_000 * left);
   if (state === "held") return left < -OLD_S ? null : LATE_MS; // its end is late
@@ -74,14 +78,16 @@ export function holdOf(sku, { onChange, onPaid }) {
 
   /** Keep what decides whether another hold may be begun, as the page may be loaded again where the service does not answer. */
   function remember(mine, { state, extended, pay_by }) {
-    const kept = { id: mine, state, extended, pay_by };
-    if (JSON.stringify(kept) !== JSON.stringify(browser.get(name()))) browser.set(name(), kept); // tells other tabs
+    const before = browser.get(name());
+    const waited = before?.id === mine && (before.state === "waiting" || before.waited) ? true : undefined;
+    const kept = { id: mine, state, extended, pay_by, waited };
+    if (JSON.stringify(kept) !== JSON.stringify(before)) browser.set(name(), kept); // tells other tabs
   }
 
-  /** It was held, or a payment was perhaps on its way, when this browser last heard of it. */
+  /** It was held, or in line, or a payment was perhaps on its way, when this browser last heard of it. */
   function stood() {
     const { id, state, extended, pay_by } = browser.get(name()) ?? {};
-    return state === "held" || (id !== undefined && state === undefined) || (state === "expired" && extended && pay_by > Date.now() / 1_000 - OLD_S);
+    return OPEN.includes(state) || (id !== undefined && state === undefined) || (state === "expired" && extended && pay_by > Date.now() / 1_000 - OLD_S);
   }
 
   function hear(said) {
@@ -96,7 +102,8 @@ export function holdOf(sku, { onChange, onPaid }) {
     const pause = id() === null ? null : pauseOf(view, now());
     if (pause === null) return;
     const longer = Math.min(pause * 2 ** Math.min(failed, 9), Math.max(pause, SLOWEST_MS));
-    timer = setTimeout(() => document.hidden || ask(), longer * (1 + Math.random() / 8)); // one that is hidden asks when it is seen
+    const look = () => (document.hidden && view?.state !== "waiting") || ask(); // one that is hidden asks when it is seen, or for its turn
+    timer = setTimeout(look, longer * (1 + Math.random() / 8));
   }
 
   /** Look, or "extend" or "cancel". Resolves with the answer, or with null: none came. */
@@ -119,7 +126,8 @@ export function holdOf(sku, { onChange, onPaid }) {
       if (mine !== id()) return null; // another tab has a newer one
       if (answer.ok) clock.hear(said.now, sent, performance.now());
       if (said.state === "confirmed") onPaid(mine);
-      const ended = said.state !== "held" && !said.payments?.some((one) => owedOf(one).length > 0) && said.pay_by < said.now - OLD_S;
+      const old = browser.get(name())?.state !== "waiting" && (said.pay_by ?? 0) < said.now - OLD_S; // how waiting ended is news, however late
+      const ended = !OPEN.includes(said.state) && !said.payments?.some((one) => owedOf(one).length > 0) && old;
       hear(lost || (view === null && ended) ? { state: "gone" } : said);
       return said;
     } catch {
@@ -151,7 +159,8 @@ export function holdOf(sku, { onChange, onPaid }) {
     },
     get kind() {
       if (view === null && stood()) return "asking";
-      return kindOf(view, now());
+      const kind = kindOf(view, now());
+      return kind === "held" && browser.get(name())?.waited ? "offered" : kind;
     },
     /** A new one, as the service has answered. */
     keep(said) {

@@ -107,10 +107,10 @@ async function show(id, focus = true) {
   });
   mark();
   if (focus) part("life-title").focus();
-  if (cashier && answer.order.owed > 0) watch(id);
+  if ((cashier && answer.order.owed > 0) || answer.place) watch(id);
 }
 
-/** Show an order anew when the cashier has done something about what is owed. */
+/** Show an order anew when the cashier has done something about what is owed, or its place in line is another one. */
 function watch(id) {
   clearTimeout(timer);
   timer = setTimeout(async () => {

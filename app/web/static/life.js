@@ -4,6 +4,7 @@ import { texts } from "./ledger_texts.js";
 import { texts as room } from "./control_texts.js";
 import { confirmed as ask } from "./dialog.js";
 import { make, part, write } from "./dom.js";
+import { number } from "./figure.js";
 import { addUp, owedOf, written } from "./money.js";
 import { nameOf, shorten } from "./order_id.js";
 import { moneyOf, needOf, standingOf, whatOf } from "./order_row.js";
@@ -87,7 +88,7 @@ function payment(one, add, giveBack) {
 }
 
 /** Show an order and its events; `again()` shows it anew when something was done with it. `cashier`: somebody gives back what is owed. */
-export function showLife({ order, steps }, cashier, again) {
+export function showLife({ order, steps, place = null }, cashier, again) {
   const stateOf = ({ kind, facts }) => facts.state ?? kind;
   const since = steps.findLast((one, place) => place === 0 || stateOf(one) !== stateOf(steps[place - 1])).at;
   write(part("done"), "");
@@ -96,14 +97,15 @@ export function showLife({ order, steps }, cashier, again) {
   part("life-state").dataset.kind = order.state;
   write(part("life-sum"), whatOf(order));
   const money = moneyOf(addUp([order]), ["paid", "given_back", "kept"]);
-  write(part("life-money"), [...money, order.unknown && texts.unknown, needOf(order)].filter(Boolean).join(" · "));
+  write(part("life-money"), [place && texts.place(number(place.number), number(place.held)), ...money, order.unknown && texts.unknown, needOf(order)].filter(Boolean).join(" · "));
   const add = (...how) => button(order, again, ...how);
   const giveBack = (one, whole = false) => refundButton(order, again, one, { cashier, whole });
   part("payments").replaceChildren(...order.payments.map((one) => payment(one, add, giveBack)));
   part("facts").replaceChildren(...factsOf(order));
   part("steps").replaceChildren(...steps.map((one) => step(one, order.currency)));
   part("actions").replaceChildren();
-  if (order.state === "held") part("actions").append(add("cancel", texts.cancel));
+  const ends = { held: texts.cancel, waiting: texts.leave }[order.state];
+  if (ends) part("actions").append(add("cancel", ends));
   if (["sold", "confirmed"].includes(order.state)) part("actions").append(giveBack(order.payments.find(({ ref }) => ref === order.payment_ref) ?? null, true));
   part("life").hidden = false;
 }

@@ -8,7 +8,8 @@ import { begin, copyButton, money, nameOf, number, part, shopTitle, showPicture,
 import { texts } from "./texts.js";
 
 const FIRST_PAUSE_MS = 3_000; // doubled while nobody can say
-const HELD_PAUSE_MS = 10_000; // while it waits for its payment
+const OPEN = ["held", "waiting"];
+const HELD_PAUSE_MS = 10_000; // while it waits for its payment, or in line
 const LAST_PAUSE_MS = 480_000; // after it nothing is asked until the page is seen again
 const FACTS = ["quantity", "amount", "refunds", "when", "number"];
 const moment = new Intl.DateTimeFormat(texts.locale, { dateStyle: "medium", timeStyle: "short" });
@@ -66,10 +67,10 @@ async function look() {
   } else if (found.gone) {
     show("gone", undefined, kept?.at);
   } else {
-    const state = { held: "held", expired: "over", cancelled: "over", refunded: "refunded" }[found.state] ?? "bought";
+    const state = { held: "held", waiting: "waiting", expired: "over", cancelled: "over", refunded: "refunded" }[found.state] ?? "bought";
     show(state, found, found.sold_at * 1_000);
     pauseMs = FIRST_PAUSE_MS;
-    if (state === "held") again(HELD_PAUSE_MS);
+    if (OPEN.includes(state)) again(HELD_PAUSE_MS);
   }
 }
 
@@ -95,7 +96,7 @@ part("shop").hidden = false;
 look();
 document.addEventListener("visibilitychange", () => {
   clearTimeout(timer);
-  if (document.hidden || !["away", "held"].includes(part("shop").dataset.state)) return;
+  if (document.hidden || !["away", ...OPEN].includes(part("shop").dataset.state)) return;
   pauseMs = FIRST_PAUSE_MS;
   look();
 });

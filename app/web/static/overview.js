@@ -75,6 +75,7 @@ function showTotals({ items, at, audit }) {
   write(part("all-left"), number(sum("stock")));
   write(part("all-of"), texts.of(number(total)));
   write(part("all-held"), number(sum("held")));
+  write(part("held-note"), texts.notPaidYet(sum("waiting")));
   const rates = paceOf();
   write(part("all-rate"), rates.length === 0 ? "–" : about(rates.at(-1).value));
   draw(line, rates, at, shown());

@@ -8,8 +8,8 @@ export function phaseOf(level, now) {
   if (level.starts_at !== null && now < level.starts_at) return "before";
   if (level.ends_at !== null && now >= level.ends_at) return "ended";
   if (level.paused) return "paused";
-  if (level.stock > 0) return "open";
-  return level.held > 0 ? "all_held" : "sold_out";
+  if (level.stock > 0 && !level.waiting) return "open"; // while somebody waits, nobody else gets what comes back
+  return level.stock + level.held > 0 ? "all_held" : "sold_out";
 }
 
 /** Seconds as a clock shows them: minutes and seconds, with hours and a day before if there are any; of more days only their number. */
@@ -41,8 +41,8 @@ export function remarkOf(phase, level, now) {
   const remark = texts.remarks[phase] ?? "";
   if (phase === "paused") return pauseText(level);
   if (phase !== "all_held") return remark;
-  const { goes_back_at: back = null } = level;
-  return remark(back === null || back <= now ? null : when(back, now));
+  const { goes_back_at: back = null, waiting = 0 } = level;
+  return remark(back === null || back <= now ? null : when(back, now)) + (waiting > 0 ? ` · ${texts.line.length(String(waiting))}` : "");
 }
 
 /** What the operator tells of a pause, in the reader's language if it was said in it. */

@@ -12,7 +12,8 @@ import { texts } from "./texts.js";
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
 const LEAVE_MS = 5_000; // for the provider's page; by then another app has opened, or none has
 const KNOWN_PHASES = ["before", "open", "sold_out", "all_held", "ended", "paused"];
-const TO_PAY = ["held", "paying", "mismatch", "late"]; // a hold's kinds while it is one
+const TO_PAY = ["held", "offered", "paying", "mismatch", "late"]; // a hold's kinds while it is one
+const HOLDS = ["held", "already_held", "waiting", "already_waiting"]; // outcomes with an order that the page follows
 const NOT_BOUGHT = ["expired", "cancelled"]; // how an order stands that was held, and is none
 const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // outdated when the button opens again
 const CLOSED = ["sold_out", "all_held", "ended", "paused", "missing"]; // other items may be there
@@ -62,7 +63,6 @@ function showLevel() {
   write("item", missing ? texts.noSuchItem : nameOf(sku));
   write("price", missing ? "" : (price ?? ""));
   write("limit", level?.limit_per_buyer ? texts.limit(number.format(level.limit_per_buyer)) : "");
-  document.title = `${part("item").textContent} · ${shopTitle}`;
   write("leading", level === null ? "" : texts.leading);
   write("left", level === null ? "–" : number.format(level.stock));
   write("of", total === null ? "" : texts.ofTotal(number.format(total)));
@@ -74,10 +74,12 @@ function showHold() {
   const { kind, view } = hold;
   const was = standing;
   standing = document.body.dataset.hold = kind;
+  document.title = [kind === "offered" && texts.line.turn, part("item").textContent, shopTitle].filter(Boolean).join(" · ");
   if (kind === was) return;
   if (kind === "late") hold.ask(); // what is on this page is not the end: the service says that
   if (!Object.hasOwn(texts.holds, kind)) tell("none", [""]);
-  else if (kind === "held") tell(kind, texts.holds.held(number.format(view.quantity)));
+  else if (["held", "offered"].includes(kind)) tell(kind, texts.holds[kind](number.format(view.quantity)));
+  else if (kind === "left" && phase === "ended") tell(kind, texts.holds.lineOver);
   else tell(kind, texts.holds[kind], ["paid", "paid_twice", "refund_due", "unpaid"].includes(kind) ? view.id : undefined);
 }
 
@@ -86,14 +88,25 @@ function showHours() {
   const held = TO_PAY.includes(standing);
   const until = held ? hold.view.pay_by : phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - (held ? hold.now : shelf.clock.now));
-  write("phase", held ? texts.payWithin[standing] : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
+  const inLine = standing === "in_line";
+  write("phase", held ? texts.payWithin[standing] : inLine ? placeOf(hold.view) : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
   const of = () => [nameOf(sku), texts.units(number.format(hold.view.quantity)), toPay(), texts.payUntil(when(until, hold.now))].filter(Boolean);
   if (held) write("moment", of().join(" · "));
+  else if (inLine && phase !== "paused") write("moment", beforeOf(hold.view));
   else write("moment", until === null ? remarkOf(phase, level, shelf.clock.now) : when(until, shelf.clock.now));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
   // Again when the second that is shown is over.
   if (left !== null) timer = setTimeout(show, 1_000 * (left % 1 || 1));
+}
+
+/** Which place in line this buyer has; one that is not known is not said. */
+const placeOf = ({ place }) => texts.line.place(place ? number.format(place.number) : null);
+
+/** What is known of the units that may come back before it is this buyer's turn. */
+function beforeOf({ place }) {
+  const { held = 0, first_ends_at: back = null } = place ?? {};
+  return held > 0 ? texts.line.before(number.format(held), back === null || back <= hold.now ? null : when(back, hold.now)) : "";
 }
 
 /** This buyer's orders, as far as this browser knows; another buyer may have used it, too. */
@@ -116,11 +129,11 @@ function room() {
 const isFull = () => room() === 0;
 
 /** How many units one press may be for. */
-const choice = () => Math.max(1, Math.min(most, room(), level?.stock ?? 1));
+const choice = () => (canWait() ? 1 : Math.max(1, Math.min(most, room(), level?.stock ?? 1)));
 
 function showQuantity() {
   units = Math.min(units, choice());
-  const open = ["before", "open"].includes(phase) && !TO_PAY.includes(standing) && !elsewhere();
+  const open = ["before", "open"].includes(phase) && ![...TO_PAY, "in_line"].includes(standing) && !elsewhere();
   part("quantity").hidden = !open || choice() === 1;
   write("units", number.format(units));
   part("fewer").setAttribute("aria-disabled", String(isAsking() || units === 1));
@@ -141,16 +154,26 @@ function showButton() {
   const lost = unanswered(sku) !== null;
   const before = selling;
   const held = TO_PAY.includes(standing);
+  const inLine = standing === "in_line";
   selling = phase === "open" && !isFull() && !elsewhere();
+  const offers = !inLine && (selling || (canWait() && !isFull()));
   const waits = pressed || resting || standing === "asking" || (standing === "awaited" && !lost);
-  part("buy").setAttribute("aria-disabled", String(waits || !(held ? standing !== "late" : selling || lost)));
+  part("buy").setAttribute("aria-disabled", String(waits || !(held ? standing !== "late" : offers || lost)));
   part("buy").classList.toggle("again", !pressed && !lost && !held && own().length > 0);
   write("buy", buttonText(lost));
   part("others").hidden = !hasList || held || !CLOSED.includes(phase);
-  part("cancel").hidden = !held;
+  part("cancel").hidden = !held && !inLine;
+  write("cancel", inLine ? texts.buttons.leave : texts.buttons.cancel);
   part("cancel").setAttribute("aria-disabled", String(pressed));
   if (selling && !before && OVER.includes(part("outcome").dataset.kind)) tell("none", [""]);
-  if (part("outcome").dataset.kind === "none") write("detail", elsewhere() ? texts.hintElsewhere : selling ? (holding() ? texts.hintHold : texts.hint) : "");
+  if (part("outcome").dataset.kind === "none") write("detail", hintOf(offers));
+}
+
+/** What a press does; `offers`: whether there can be one. */
+function hintOf(offers) {
+  if (elsewhere()) return texts.hintElsewhere;
+  if (!offers) return "";
+  return canWait() ? texts.hintWait : holding() ? texts.hintHold : texts.hint;
 }
 
 /** The button's words: what a press would do now, or why there is none. */
@@ -160,10 +183,12 @@ function buttonText(lost) {
   if (lost) return buttons.unanswered;
   if (standing === "asking" || standing === "awaited") return buttons.unknown;
   if (TO_PAY.includes(standing)) return standing === "late" ? buttons.late : buttons.pay(toPay());
+  if (standing === "in_line") return buttons.in_line;
   if (phase === "before") return opening(level, shelf.clock.now);
-  if (phase !== "open") return buttons[phase] ?? "";
+  if (phase !== "open" && !canWait()) return buttons[phase] ?? "";
   if (elsewhere()) return buttons.elsewhere;
   if (isFull()) return buttons.full(number.format(level.limit_per_buyer));
+  if (canWait()) return buttons.wait;
   if (standing === "expired" || standing === "unpaid") return buttons.again;
   const sum = price === null ? null : money(level.price * units, level.currency);
   if (units > 1) return buttons.several(number.format(units), sum);
@@ -219,6 +244,9 @@ function showOrders() {
 /** Whether a press holds a unit that is paid then: the item has a price, and there is a page where to pay it. */
 const holding = () => payAt !== "" && price !== null;
 
+/** Whether a press gets in line: whoever only holds gets none while others hold all units, or wait for them. */
+const canWait = () => phase === "all_held" && holding();
+
 /** Whether a press can't get this item: it has a price, and only the shop that has this page in front of it takes money. */
 const elsewhere = () => payAt === "" && price !== null;
 
@@ -272,10 +300,10 @@ async function buy() {
   pressed = true;
   tell("waiting", [""]);
   show();
-  const wish = { quantity: units, holds: holding(), sale: level?.sale, price: level?.price };
+  const wish = { quantity: units, holds: holding(), wait: canWait() || undefined, sale: level?.sale, price: level?.price };
   const { outcome, order, replayed, problem, ...held } = await press(sku, wish, (...tries) => tell("waiting", texts.retrying(...tries)), isOver);
   pressed = false;
-  const holds = ["held", "already_held"].includes(outcome); // by this press, or by another of this buyer
+  const holds = held.id !== undefined && HOLDS.includes(outcome); // by this press, or by another of this buyer
   if (holds) {
     const last = hold.view;
     if (last?.extended && last.id !== held.id) orders.add(last.id, buyerName(), last.quantity, last.state); // its payment may still come
@@ -302,7 +330,7 @@ async function buy() {
 function wordOf(outcome, replayed) {
   if (outcome === "sold" && replayed) return "replayed";
   if (["sold_out", "limit_reached"].includes(outcome) && units > 1) return "too_many";
-  return outcome === "sold_out" && level?.held > 0 ? "all_held" : outcome;
+  return outcome === "sold_out" && level?.held > 0 ? (holding() ? "can_wait" : "all_held") : outcome;
 }
 
 for (const [id, change] of [["fewer", -1], ["more", 1]]) part(id).addEventListener("click", () => choose(change));
@@ -376,7 +404,6 @@ const hold = holdOf(sku, {
   onChange: show,
   onPaid: (order) => own().some((one) => one.order === order) || orders.add(order, buyerName(), hold.view?.quantity),
 });
-write("cancel", texts.buttons.cancel);
 tell("none", [""]);
 show();
 showOrders();

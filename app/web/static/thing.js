@@ -74,7 +74,7 @@ function fill(made, item) {
   const [head, told, figures, bar, pace, sum] = made.children;
   write(head.querySelector(".pill"), texts.kinds[kind]);
   write(head.querySelector(".price"), level === null || level.price === null ? "" : written(level.price, level.currency, texts.locale));
-  write(head.querySelector(".small"), [called(item) === sku ? "" : sku, level === null ? "" : hours(level, at)].filter(Boolean).join(" · "));
+  write(head.querySelector(".small"), [called(item) === sku ? "" : sku, level === null ? "" : hours(level, at), level?.waiting > 0 && texts.inLine(number(level.waiting))].filter(Boolean).join(" · "));
   write(told, said(kind, item, at));
   figures.hidden = bar.hidden = level === null;
   pace.hidden = !rates.some(({ value }) => value > 0);
