@@ -7,6 +7,9 @@ a wrong amount, or when the hold has run out, and calls until it is told 200, at
 Operators refund, and add units. A single sender brings the journal to a receiver. Faults: an instance or the sender
 crashes; the store comes back without its last write.
 
+A buyer may wait for units that others hold; whoever is first in line is offered those that come back. That is not
+explored, as no option asks for it: it is here for the journals.
+
 The journal of a real sale is a run of this model: the judge of a torture follows it, by `Money.does`.
 """
 
@@ -145,6 +148,7 @@ SMALLEST: Final[dict[Mechanism, Scope]] = {one: Scope() for one in Mechanism} | 
 class Life(StrEnum):
     """The state of an order."""
 
+    WAITING = "waiting"
     HELD = "held"
     CONFIRMED = "confirmed"
     EXPIRED = "expired"
@@ -210,9 +214,10 @@ class Change(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A command, `about` a buyer ("hold"), a payment ("pay"), or an order ("extend", "cancel", "refund"); or a "look".
+    """A command, `about` a buyer ("hold", "wait"), a payment ("pay"), or an order ("extend", "cancel", "refund").
 
-    A refund is of the order, or else of all that it owes; `payment`: or of that payment.
+    Or a "look" at what has run out, or an "offer" of units to the first in line. A refund is of the order, or else of
+    all that it owes; `payment`: or of that payment.
     """
 
     command: str
@@ -493,14 +498,21 @@ class Money(Model[State]):
             if command != "pay" or expired != order:
                 left += orders[expired].quantity
                 change(expired, life=Life.EXPIRED)
+        line = [number for number, one in enumerate(orders) if one.life is Life.WAITING]
+        waits = (line or left < wish.quantity) and wish.quantity <= left + sum(one.held for one in orders)
         match command:
-            case "hold" if left >= wish.quantity and not self._over(orders, about, wish.quantity):
+            case "wait" if waits and not self._over(orders, about, wish.quantity):
+                changes.append(Change(-1, 0, Order(about, Life.WAITING, quantity=wish.quantity)))
+            case "offer" if line and left >= orders[line[0]].quantity:
+                left -= orders[line[0]].quantity
+                change(line[0], life=Life.HELD)
+            case "hold" if not line and left >= wish.quantity and not self._over(orders, about, wish.quantity):
                 changes.append(Change(-1, 0, Order(about, quantity=wish.quantity)))
                 left -= wish.quantity
             case "extend" if orders[order].life is Life.HELD and not (orders[order].passed or orders[order].extended):
                 change(order, extended=True)
-            case "cancel" if orders[order].life is Life.HELD:
-                left += orders[order].quantity
+            case "cancel" if orders[order].life in (Life.WAITING, Life.HELD):
+                left += orders[order].held
                 change(order, life=Life.CANCELLED)
             case "refund":
                 left += self._refunds(orders, order, wish, change)
@@ -656,7 +668,7 @@ def _latest(store: Store, buyer: int) -> int:
 
 
 def _units_of(orders: Collection[Order], buyer: int) -> int:
-    return sum(order.quantity for order in orders if order.buyer == buyer and order.life in LIVE)
+    return sum(order.quantity for order in orders if order.buyer == buyer and order.life in (Life.WAITING, *LIVE))
 
 
 def _with_order(store: Store, number: int, order: Order) -> Store:

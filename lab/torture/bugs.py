@@ -696,6 +696,56 @@ def _restocks_again() -> None:
     decision._Now._refund = patched  # type: ignore[method-assign]
 
 
+# -- of the line -------------------------------------------------------------------------------------------------------
+
+
+def _overtakes() -> None:
+    """Who presses gets units that are left, also while somebody waits."""
+    take = decision._Now._take
+
+    def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
+        self.waiting, waiting = 0, self.waiting
+        found = take(self, wish, closed)
+        self.waiting = waiting
+        return found
+
+    decision._Now._take = patched  # type: ignore[method-assign]
+
+
+def _offers_again() -> None:
+    """Who was offered units stays in line, and is offered them once more."""
+    _other_commands(lambda put, one: None if _is_of_line(one, "ZREM") else one)
+    serve = decision._Now.serve_the_line
+
+    def patched(self: decision._Now) -> None:
+        for number in self.snapshot.line:
+            if (order := self.records[number]).state is OrderState.HELD and order.quantity <= self.left:
+                _write_anyway(self, order, EventKind.OFFERED, Units(-order.quantity, order.quantity), {})
+        serve(self)
+
+    decision._Now.serve_the_line = patched  # type: ignore[method-assign]
+
+
+def _loses_places() -> None:
+    """An order that waits is written, and not put in line."""
+    _other_commands(lambda put, one: None if _is_of_line(one, "ZADD") else one)
+
+
+def _is_of_line(command: Sequence[str], verb: str) -> bool:
+    return command[0] == verb and command[1].endswith(":waiting")
+
+
+def _offers_after_the_end() -> None:
+    """The line is served whether or not the item is open."""
+    init = decision._Now.__init__
+
+    def patched(self: decision._Now, *about: Any) -> None:
+        init(self, *about)
+        self._closed = None
+
+    decision._Now.__init__ = patched  # type: ignore[assignment, method-assign]
+
+
 # -- of the events -----------------------------------------------------------------------------------------------------
 
 
@@ -853,6 +903,10 @@ BUGS: Final[dict[str, Bug]] = {
     "believes-the-stores-clock": _bug(
         _believes_the_stores_clock, "money.everybody_has_their_time", under="store-clock"
     ),
+    "overtakes": _bug(_overtakes, "money.nobody_is_overtaken"),
+    "offers-again": _bug(_offers_again, "money.nobody_is_overtaken", "money.orders_live_once"),
+    "loses-places": _bug(_loses_places, "money.nobody_is_overtaken"),
+    "offers-after-the-end": _bug(_offers_after_the_end, "money.nobody_is_overtaken"),
     "restocks-again": _bug(_restocks_again, "money.orders_live_once"),
     "notes-before-it-sends": _bug(_notes_before_it_sends, "events.all_delivered", under="kill-sender"),
     "sends-side-by-side": _bug(_sends_side_by_side, "events.in_order"),

@@ -100,9 +100,10 @@ class Theft:
 class Call:
     """A request of the flow from hold to payment, and its answer. `status` is 0 when no answer came: `error` says why.
 
-    `verb`: buy, hold, confirm, extend, cancel or refund; `wish`: the buyer's visit, which is the shop's own number of a
+    `verb`: buy, hold, look, confirm, extend, cancel or refund; `wish`: the buyer's visit, the shop's own number of a
     hold; `order`: the order that the request is about; `told`: the order in the answer; `refund`: the payment to give
-    back; `shown`: all that the answer shows of the order.
+    back; `shown`: all that the answer shows of the order; `wait`: whether a hold gets in line; `outcome`: that of a
+    look is the order's state.
     """
 
     verb: str
@@ -119,6 +120,7 @@ class Call:
     payment: str | None = None
     amount: int | None = None
     restock: bool | None = None
+    wait: bool = False
     outcome: str | None = None
     told: str | None = None
     refund: str | None = None

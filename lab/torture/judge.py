@@ -161,6 +161,7 @@ def _of_money(history: History) -> list[Finding]:
         _check("M4", "an order is shown as it stood", calls, judge_money.shown_as_it_stood, money),
         _check("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept, money),
         _check("M5", "first come, first held", calls, judge_money.first_come, money),
+        _check("M5", "nobody is overtaken who waits in line", events, judge_money.nobody_is_overtaken, money),
         _check("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept, money),
         _check("M4", "a hold is at a price that was in force", prices, judge_money.prices_kept, money),
         _check("M5", "nothing happens to an order unasked", events, judge_money.wanted, money),

@@ -4,7 +4,8 @@ The model says what a command does to an order; the journal, what one has done. 
 of is given to the model, and the changes must be the same: which orders, by which events, with which units and
 payments. What nobody can see is free: that a deadline has passed, that somebody has paid, when an instance has read. A
 batch is several commands, of which those that begin orders are written behind the others, so their order among each
-other is looked for. The first entry that has no explanation is told, and those behind it prove nothing.
+other is looked for. The first entry that has no explanation is told, and those behind it prove nothing. In the model an
+offer is a command of its own: that units are offered in the batch in which they come back is no demand of this judge.
 """
 
 from collections.abc import Iterator, Sequence
@@ -121,10 +122,11 @@ class Follower:
         if facts.get("about") == "units" or (entry.kind == "refund_due" and "why" not in facts):
             return "the model knows no parts"
         match entry.kind:
-            case "held":
-                return state, Wish(
-                    "hold", self._buyers.setdefault(entry.buyer or entry.order, len(self._buyers)), entry.quantity
-                )
+            case "held" | "waiting":
+                buyer = self._buyers.setdefault(entry.buyer or entry.order, len(self._buyers))
+                return state, Wish({"held": "hold", "waiting": "wait"}[entry.kind], buyer, entry.quantity)
+            case "offered":
+                return state, Wish("offer")
             case "extended" | "cancelled":
                 return state, Wish({"extended": "extend", "cancelled": "cancel"}[entry.kind], order)
             case "expired":
@@ -179,7 +181,7 @@ def _events(orders: Sequence[Order], changes: Sequence[Change]) -> Iterator[_Eve
     for place, events, after in changes:
         if place < 0:
             now.append(after)
-            yield _Event(len(now) - 1, 1, "held", (-after.quantity, after.quantity, 0), frozenset())
+            yield _Event(len(now) - 1, 1, after.life.value, (-after.held, after.held, 0), frozenset())
             continue
         before, now[place] = now[place], after
         held, sold = after.held - before.held, after.sold - before.sold
@@ -192,6 +194,8 @@ def _kind(before: Order, after: Order) -> tuple[str, frozenset[int]]:
         frozenset(new) - frozenset(old)
         for new, old in ((after.back, before.back), (after.owed, before.owed), (after.wrong, before.wrong))
     )
+    if before.life is Life.WAITING and after.life is Life.HELD:
+        return "offered", frozenset()
     if after.life is not before.life:
         return after.life.value, given or frozenset(after.paid) - frozenset(before.paid)
     if given:

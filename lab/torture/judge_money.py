@@ -8,7 +8,7 @@ compared by causality alone: an event comes after all that were answered before 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, Final
 
 from app.cashier.cashier import BY as CASHIER
@@ -23,7 +23,12 @@ from lab.torture.standing import CONFIRMED, MISMATCH, REFUND_DUE, standings, sta
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("buy", "sold"): ("sold",),
     ("hold", "held"): ("held",),
-    ("hold", "already_held"): ("held",),
+    ("hold", "already_held"): ("held", "offered"),
+    ("hold", "waiting"): ("waiting",),
+    ("hold", "already_waiting"): ("waiting",),
+    ("look", "waiting"): ("waiting",),
+    ("look", "held"): ("held", "offered"),
+    **{("look", kind): (kind,) for kind in ("confirmed", "expired", "cancelled", "refunded")},
     ("confirm", "confirmed"): ("confirmed",),
     ("confirm", "already_confirmed"): ("confirmed",),
     ("confirm", "refund_due"): ("refund_due",),
@@ -52,6 +57,7 @@ _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
 _ROUNDED_S: Final = 0.01  # the moments of a run
 _MANY: Final = 60  # orders, of which some are paid with a wrong amount
 _TO_GIVE_BACK: Final = ("refund_due", "duplicate_payment")
+_BEGINS: Final = ("held", "waiting")  # the events of a hold that is asked for
 _ABOUT_A_PAYMENT: Final = (CONFIRMED, REFUND_DUE, MISMATCH)
 
 
@@ -59,7 +65,7 @@ class Money:
     """The history of the flow, sorted for the checks.
 
     `journal`: the entries of each item; `of`: those of each order; `places`: the orders and the ways in which they have
-    each payment; `stood`: how each order stood after each of its entries.
+    each payment; `stood`: how each order stood after each of its entries; `since`: a moment before each entry.
     """
 
     def __init__(self, history: History, end: End) -> None:
@@ -80,6 +86,10 @@ class Money:
         self.asked: dict[tuple[str, str, str | None, str | None], float] = {}  # when each thing was first asked for
         for call in history.calls:
             self.asked[_what(call)] = min(call.sent_at, self.asked.get(_what(call), call.sent_at))
+        self.since: dict[tuple[str, str], float] = {}  # what an entry was asked for by, comes before those behind it
+        for sku, journal in self.journal.items():
+            causes = accumulate((self.asked.get(_asked_for(one) or ("",) * 4, 0.0) for one in journal), max)
+            self.since |= {(sku, one.entry): cause for one, cause in zip(journal, causes, strict=True)}
 
     def price(self, order: str) -> int:
         """Return the price of a unit at which an order began; 0 for one that is not there."""
@@ -175,7 +185,56 @@ def limits_kept(money: Money) -> Iterator[str]:
 
 
 def _bought(one: Entry) -> int:
+    if one.kind in ("offered", "waiting") or (one.kind == "cancelled" and not one.held):
+        return {"offered": 0, "waiting": 1, "cancelled": -1}[one.kind] * one.quantity  # a place in line counts, too
     return -one.facts.get("units", one.quantity) if "restock" in one.facts else one.held + one.lucky
+
+
+# -- the line ----------------------------------------------------------------------------------------------------------
+
+
+def nobody_is_overtaken(money: Money) -> Iterator[str]:
+    """While somebody waits nobody gets units but the first in line, once, and not while the item is closed.
+
+    Within a batch those who are served stand before those who come; at the end nobody waits for units that are there.
+    """
+    for flow in money.flows:
+        sku, line = flow.item.sku, dict[str, int]()
+        left = flow.item.initial + sum(one.added for one in money.restocks(sku))
+        heard = _heard(money, sku)
+        pauses = [one for one in money.history.pauses if one.sku == sku]
+        for one, by in zip(money.journal[sku], heard, strict=True):
+            left += one.stock
+            first, since = next(iter(line), None), money.since[sku, one.entry]
+            gets = (one.kind in ("held", "sold") and one.number == 1) or one.kind == "offered"
+            if gets and first not in (None, one.order):
+                yield f"{sku}, entry {one.entry}: {one.kind} of {one.order}, while {first} waits"
+            if one.kind == "offered" and one.order not in line:
+                yield f"{sku}, entry {one.entry}: {one.order} is offered units, and does not wait"
+            if one.kind == "offered":
+                for closed in pauses:
+                    if closed.done_at is not None and closed.done_at <= since and by <= closed.until:
+                        yield f"{one.order} is offered units between {since:.2f} s and {by:.2f} s: it is {closed.how}"
+            ends = one.kind == "cancelled" and one.facts.get("why") == "ended"
+            if ends and not any(
+                its.how == "ended" and its.asked_at <= by and since <= its.resumed_at for its in pauses
+            ):
+                yield f"{one.order} is cancelled at the end of the sale, which has not ended"
+            if one.kind == "waiting":
+                line[one.order] = one.quantity
+            elif state_after(OrderState.WAITING, one) is not OrderState.WAITING:
+                line.pop(one.order, None)
+        if line and left >= next(iter(line.values())):
+            yield f"{sku}: {next(iter(line))} waits at the end, and {left} units are left"
+
+
+def _heard(money: Money, sku: str) -> list[float]:
+    """Return a moment after each entry of an item: when it, or one behind it, was delivered."""
+    came: dict[str, float] = {}
+    for one in money.history.deliveries:
+        came[one.id] = min(one.at, came.get(one.id, one.at))
+    at = [came.get(f"{sku}~{one.entry}", float("inf")) for one in money.journal[sku]]
+    return list(accumulate(reversed(at), min))[::-1]
 
 
 # -- the ends of holds -------------------------------------------------------------------------------------------------
@@ -190,7 +249,7 @@ def nobody_is_cut_short(money: Money) -> Iterator[str]:
             continue
         flow, due = flows[entries[0].sku], 0.0
         for entry in entries:
-            if entry.kind in ("held", "extended"):
+            if entry.kind in ("held", "offered", "extended"):
                 due = max(due, entry.facts.get("pay_by", 0.0) + flow.grace_s)
             elif entry.kind == "expired" and entry.at < due - 0.001:
                 yield f"{one.order} has expired {due - entry.at:.3f} s before its end"
@@ -206,10 +265,11 @@ def everybody_has_their_time(money: Money) -> Iterator[str]:
         due = 0.0
         for entry in money.of.get(order, ()):
             flow = next(flow for flow in money.flows if flow.item.sku == entry.sku)
-            lasts_s = {"held": flow.hold_s, "extended": max(flow.hold_s, flow.pay_s)}.get(entry.kind)
-            asked = _asked_for(entry)
-            if lasts_s is not None and asked in money.asked:
-                due = max(due, money.asked[asked] + lasts_s + flow.grace_s)
+            windows = {"held": flow.hold_s, "offered": flow.hold_s, "extended": max(flow.hold_s, flow.pay_s)}
+            asked = money.asked.get(_asked_for(entry) or ("",) * 4)
+            begins = money.since[entry.sku, entry.entry] if entry.kind == "offered" else asked
+            if entry.kind in windows and begins is not None:
+                due = max(due, begins + windows[entry.kind] + flow.grace_s)
         if heard_at < due - _ROUNDED_S:
             yield f"{order} was told to have expired at {heard_at:.2f} s, and had {due - heard_at:.2f} s more"
 
@@ -236,6 +296,8 @@ def answers_true(money: Money) -> Iterator[str]:
     """Each answer has its event; nobody is told of an order, or changes one, without its whole id."""
     for call in money.told:
         key, about = (call.verb, call.outcome or ""), call.told if call.verb in ("hold", "buy") else call.order
+        if call.outcome == "already_waiting" and about is None:  # who has not proved who they are is shown nothing
+            about = next((one.order for one in money.journal[call.sku] if _is_place_of(one, call.buyer)), None)
         entries = money.of.get(about or "", [])
         if key in _NOTHING or key == _HOLD_REQUIRED:
             continue
@@ -259,6 +321,10 @@ def answers_true(money: Money) -> Iterator[str]:
             yield f"{_name(call)}: told {call.outcome!r}"
         elif not any(_fits(call, entry) for entry in entries if entry.kind in kinds):
             yield f"{_name(call)}: told {call.outcome!r} about {about}, which has {[one.kind for one in entries]}"
+
+
+def _is_place_of(one: Entry, buyer: str) -> bool:
+    return one.kind == "waiting" and one.buyer == buyer
 
 
 def _fits(call: Call, entry: Entry) -> bool:
@@ -393,6 +459,7 @@ class _First:
         self._entries = entries = money.journal[flow.item.sku]
         self._stock = list(accumulate((one.stock for one in entries), initial=flow.item.initial))
         self._low = _lowest(entries, self._stock)
+        self._queued = _queued(entries)
         done, begun = list[tuple[float, int]](), list[tuple[float, int]]()
         at: dict[tuple[str, str, str | None], int] = {}
         for n, one in enumerate(entries, 1):  # the first, if a wrong amount was noted twice
@@ -428,7 +495,8 @@ class _First:
             last = max(first, self._before(call.done_at))
             if call.outcome == "sold_out":
                 there = sum(one.added for one in money.restocks(flow.item.sku, since))
-                if (left := min(self._low[first : last + 1]) + there) >= call.quantity:
+                left = min(self._low[first : last + 1]) + there
+                if left >= call.quantity and not any(self._queued[first : last + 1]):
                     yield f"{_name(call)}: refused {call.quantity}, and {left} were left"
             elif call.outcome == "limit_reached" and (
                 self._most(call.buyer, first, last) + call.quantity <= flow.item.limit or not flow.item.limit
@@ -490,6 +558,19 @@ def _lowest(entries: Sequence[Entry], stock: Sequence[int]) -> list[int]:
     return found
 
 
+def _queued(entries: Sequence[Entry]) -> list[bool]:
+    """Return whether somebody may have waited at each entry: in a batch, all who get in line may have come first."""
+    line, found = set[str](), [False]
+    for _, ones in groupby(entries, key=lambda one: one.batch):
+        batch = list(ones)
+        joined = any(one.kind == "waiting" for one in batch)
+        found[-1] |= joined
+        found += [bool(line) or joined] * len(batch)
+        for one in batch:
+            (line.add if one.kind == "waiting" else line.discard)(one.order)
+    return found
+
+
 def _running(pairs: Sequence[tuple[float, int]], choose: Callable[[int, int], int]) -> list[tuple[float, int]]:
     found: list[tuple[float, int]] = []
     for moment, n in pairs:
@@ -499,10 +580,10 @@ def _running(pairs: Sequence[tuple[float, int]], choose: Callable[[int, int], in
 
 def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
     """Return the request that must have come before this could happen; None if none is needed."""
-    if one.facts.get("by") == CASHIER:
-        return None  # what it does was asked for by a refund that is due
+    if one.facts.get("by") == CASHIER or (one.kind == "cancelled" and one.facts.get("why") == "ended"):
+        return None  # what it does was asked for by a refund that is due; and the end of a sale ends the line
     match one.kind:
-        case "held":
+        case "held" | "waiting":
             return "hold", one.facts.get("ref", ""), None, None
         case "sold":
             return "buy", one.key or one.buyer or "", None, None
@@ -530,7 +611,7 @@ def pauses_kept(money: Money) -> Iterator[str]:
             continue
         for one in pauses:
             within = one.done_at is not None and one.done_at <= call.sent_at and call.done_at <= one.until
-            if within and call.outcome == "held" and asked[call.told] >= (one.done_at or 0.0):
+            if within and call.outcome in _BEGINS and asked[call.told] >= (one.done_at or 0.0):
                 yield f"{_name(call)}: held {call.told}, and {call.sku} was {one.how} from {one.done_at:.2f} s on"
 
 
@@ -546,7 +627,7 @@ def prices_kept(money: Money) -> Iterator[str]:
         begins = [(0.0, flow.price), *((one.asked_at, one.price) for one in set_at)]
         ends = [*(one.done_at for one in set_at), float("inf")]
         for one in money.journal[flow.item.sku]:
-            if one.kind != "held" or (what := _asked_for(one)) not in money.asked:
+            if one.kind not in _BEGINS or (what := _asked_for(one)) not in money.asked:
                 continue
             first, last = money.asked[what], told.get(one.order, float("inf"))
             possible = {
@@ -563,9 +644,9 @@ def wanted(money: Money) -> Iterator[str]:
     for one in money.end.journal:
         if (what := _asked_for(one)) is not None and what not in money.asked:
             yield f"{one.order}: {one.kind}, and nobody has asked for that"
-        if one.kind == "held" and one.key != keys.get(one.facts.get("ref", ""), one.key):
+        if one.kind in _BEGINS and one.key != keys.get(one.facts.get("ref", ""), one.key):
             yield f"{one.order}: held with the key {one.key}, and {keys[one.facts['ref']]} was sent"
-        if one.kind in ("held", "sold"):
+        if one.kind in (*_BEGINS, "sold"):
             visits[one.facts.get("ref") or one.key or one.buyer or ""] += 1
     for wish, count in visits.items():
         if count > 1:
@@ -580,7 +661,7 @@ def decided(money: Money) -> Iterator[str]:
             yield f"{_name(call)}: a 503 without Retry-After from {call.instance}"
         elif call.status not in (0, 200, 503):
             yield f"{_name(call)}: status {call.status} ({call.error}) from {call.instance}"
-        if _what(call) not in answered and (call.key is not None or call.verb not in ("hold", "buy")):
+        if _what(call) not in answered and (call.key is not None or call.verb not in ("hold", "buy", "look")):
             answered.add(_what(call))
             yield f"{_name(call)} was never decided"
 
@@ -596,8 +677,9 @@ def tested(money: Money) -> Iterator[str]:
         (("refund_due", False), "no payment had to be given back"),
         (("refunded", False), "nothing was refunded"),
         (("amount_mismatch", False), "nobody paid a wrong amount"),
+        (("offered", False), "nobody got units by waiting for them"),
     ):
-        rare = what[0] == "amount_mismatch" and len(money.of) < _MANY
+        rare = what[0] in ("amount_mismatch", "offered") and len(money.of) < _MANY
         if money.flows and what not in seen and not rare:
             yield name
     if money.flows and not any(call.outcome == "hold_required" for call in money.told):
@@ -614,6 +696,8 @@ def ways(money: Money) -> dict[str, int]:
     outcomes = Counter(call.outcome for call in money.told if call.verb == "confirm")
     return {
         "held": kinds["held"],
+        "got in line": kinds["waiting"],
+        "offered": kinds["offered"],
         "paid": kinds["confirmed"],
         "paid late": sum(bool(one.facts.get("late")) for one in money.end.journal if one.kind == CONFIRMED),
         "run out": kinds["expired"],

@@ -7,7 +7,7 @@ repeated, elsewhere, until it gets one or the run is over.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import httpx
@@ -45,8 +45,12 @@ _AGAIN: Final = 0.2  # share of the buyers who come a second time while they hol
 _REGULARS: Final = 6
 _VISITS_OF_A_REGULAR: Final = 5
 _RESTOCKED: Final = 0.7  # share of the refunds of an order
-# What an answer says of itself: the rest is about the order.
-_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "replayed", "instance", "now", "gives_back"}
+_WAITS: Final = 0.4  # share of the holds that get in line where none is left
+_LOOKS_EACH_S: Final = 0.25
+_WAITS_S: Final = (0.5, 6.0)  # the patience of those who are in line
+_LEAVES: Final = 0.8  # share of those who tell that they wait no more; the others just go
+# What an answer says of itself, or of the line: the rest is about the order.
+_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "replayed", "instance", "now", "gives_back", "place"}
 _OTHERS: Final = 50  # payments that are remembered
 
 
@@ -64,6 +68,7 @@ class Act:
     payment: str | None = None
     amount: int | None = None
     restock: bool | None = None
+    wait: bool = False
 
 
 class Payers(Visitors):
@@ -108,14 +113,16 @@ class Payers(Visitors):
         if way == "buys at once":
             await self._until_told(Act("buy", wish, sku, buyer, quantity, wish))
             return
-        held = await self._until_told(Act("hold", wish, sku, buyer, quantity, key))
+        held = await self._until_told(self._hold(wish, sku, buyer, quantity, key))
+        if held is not None and held.outcome in ("waiting", "already_waiting"):
+            held = await self._wait(held)
         if held is None or held.outcome not in ("held", "already_held") or held.told is None:
             return
         began, units = self._clock(), held.shown.get("quantity", quantity)
         costs = held.shown.get("price", flow.price) * units
         if self._ways.random() < _AGAIN:
             again = f"{wish}-again"
-            self._begin(self._nothing(self._until_told(Act("hold", again, sku, buyer, quantity, again))))
+            self._begin(self._nothing(self._until_told(self._hold(again, sku, buyer, quantity, again))))
         payment = f"payment-{wish}"
 
         def do(verb: str, order: str = held.told, **more: Any) -> Act:
@@ -164,6 +171,22 @@ class Payers(Visitors):
             case "pays with another's payment" if self._payments[sku]:
                 await self._confirm(pay(self._ways.choice(self._payments[sku])))
                 await self._confirm(pay())
+
+    def _hold(self, wish: str, sku: str, buyer: str, quantity: int, key: str | None) -> Act:
+        return Act("hold", wish, sku, buyer, quantity, key, wait=self._ways.random() < _WAITS)
+
+    async def _wait(self, told: Call) -> Call | None:
+        """Look at a place in line until it is a hold, and return that; None if it has ended, or was given up."""
+        if told.told is None:
+            return None  # a stranger may have begun it in this name
+        look = Act("look", told.wish, told.sku, told.buyer, told.quantity, order=told.told)
+        until, seen = self._clock() + self._ways.uniform(*_WAITS_S), told
+        while seen.outcome in ("waiting", "already_waiting") and self._clock() < until:
+            await asyncio.sleep(self._ways.uniform(0, 2 * _LOOKS_EACH_S))
+            seen = await self._until_told(look) or seen
+        if seen.outcome in ("waiting", "already_waiting") and self._ways.random() < _LEAVES:
+            await self._until_told(replace(look, verb="cancel"))
+        return seen
 
     async def _nothing(self, asked: Any) -> None:
         await asked
@@ -214,7 +237,8 @@ class Payers(Visitors):
             return call
 
         try:
-            answer = await self._http.post(actor.url + _path(act), **self._request(act, patience_s))
+            method = "GET" if act.verb == "look" else "POST"
+            answer = await self._http.request(method, actor.url + _path(act), **self._request(act, patience_s))
         except httpx.HTTPError as error:
             return told(0, error=type(error).__name__)
         except asyncio.CancelledError:
@@ -226,10 +250,10 @@ class Payers(Visitors):
                 return told(answer.status_code, retry_after=answer.headers.get("retry-after"), error=body["type"])
             return told(
                 200,
-                outcome=body["outcome"],
+                outcome=body["state" if act.verb == "look" else "outcome"],
                 told=body.get("order") if act.verb in ("buy", "refund") else body.get("id"),
                 refund=body.get("refund"),
-                replayed=False if act.verb == "refund" else body["replayed"],
+                replayed=False if act.verb in ("look", "refund") else body["replayed"],
                 shown={name: value for name, value in body.items() if name not in _OF_THE_ANSWER},
             )
         except (ValueError, KeyError, TypeError):
@@ -239,10 +263,13 @@ class Payers(Visitors):
         body: dict[str, Any] = {}
         headers = {"Accept": "application/json"} | ({"Idempotency-Key": act.key} if act.key else {})
         about: dict[str, Any] = {"headers": headers, "timeout": httpx.Timeout(patience_s, connect=1.0)}
+        if act.verb == "look":
+            return about
         if act.verb == "buy":
             return about | {"params": {"sku": act.sku, "quantity": act.quantity, "buyer": act.buyer}}
         if act.verb == "hold":
             body = {"sku": act.sku, "quantity": act.quantity, "buyer": act.buyer, "ref": act.wish}
+            body |= {"wait": True} if act.wait else {}
         if act.verb == "confirm":
             body = {"payment_ref": act.payment, "amount": act.amount, "currency": "EUR"}
         if act.verb == "refund":
@@ -267,6 +294,8 @@ def _path(act: Act) -> str:
             return "/stock/reduce"
         case "hold":
             return "/holds"
+        case "look":
+            return f"/holds/{act.order}"
         case "refund":
             return f"/orders/{act.order}/refund"
         case verb:

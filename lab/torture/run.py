@@ -233,12 +233,16 @@ def can_hold(store: str, guard: Guard, release: Path | None) -> bool:
     return able and (release is None or (release / "app" / "outbox").exists())
 
 
+def _grace_s(options: TortureOptions) -> float:
+    return float(options.seed % 2)
+
+
 def _flows(options: TortureOptions) -> tuple[Flow, ...]:
     """Items whose units are held and paid: one is too scarce for all who come, one has a limit."""
     if not (options.payers and can_hold(options.store, options.guard, options.upgrade_from)):
         return ()
     visits = options.rate * _PAYERS * options.duration_s / 2
-    grace_s = float(options.seed % 2)
+    grace_s = _grace_s(options)
     return (
         Flow(Item("ticket", max(4, int(0.15 * visits))), 1.0, 2.0, grace_s, _PRICE),
         Flow(Item("seat", max(8, int(2 * visits)), limit=2), 2.0, 3.0, grace_s, _PRICE),
@@ -283,6 +287,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
         lock_ttl_s=options.ttl_s,
         lock_groups=_LOCK_GROUPS,
         lock_fallback=options.fallback,
+        grace_s=_grace_s(options),  # units that an operator adds are offered by their own settings
     )
     setup = recorder.history.setup
     with beliefs.watch(stage.folder / beliefs.FILE, _OPERATOR), asked.watch(stage.folder / asked.FILE, _OPERATOR):
@@ -450,6 +455,8 @@ async def _all_over(sale: Sale, setup: Setup) -> None:
     """Wait until all holds have run out and were given back; if one stays, the judge will say so."""
     for flow in setup.flows:
         within_s = 2 * (flow.hold_s + flow.pay_s) + flow.grace_s + setup.recovery_s
+        with contextlib.suppress(StockError):  # those who wait are offered units one after the other, and don't pay
+            within_s += (await sale.store.level(flow.item.sku)).waiting * (flow.hold_s + flow.grace_s)
         with contextlib.suppress(TimeoutError, StockError):
             async with asyncio.timeout(within_s):
                 while not _is_over(await sale.store.level(flow.item.sku), within_s):  # noqa: ASYNC110 - in the store
@@ -457,6 +464,8 @@ async def _all_over(sale: Sale, setup: Setup) -> None:
 
 
 def _is_over(level: Level, within_s: float) -> bool:
+    if 0 < level.wants <= level.stock:
+        return False  # the next in line is served first
     # Units that were held while the store's clock was an hour ahead stay held for that hour.
     return not level.held or (level.due_in_s is not None and level.due_in_s > within_s)
 

@@ -41,11 +41,13 @@ AGAIN = {"name": "once more", "state": "given", "amount": 2 * PRICE}
 def entry(order: str, kind: str, at: float, *units: int, quantity: int = 1, **facts: Any) -> Entry:
     """Return an event of an order, such as `ticket~a`, of the buyer with that name; `at` names its batch as well."""
     sku, _, name = order.partition("~")
-    if kind == "held":
-        facts = {"ref": f"visit of {name}", "pay_by": BEGIN_S + at + HOLD_S, "price": PRICE} | facts
+    if kind in ("held", "waiting"):
+        facts = {"ref": f"visit of {name}", "price": PRICE} | facts
+    if kind in ("held", "offered"):
+        facts = {"pay_by": BEGIN_S + at + HOLD_S} | facts
     if kind == "extended":
         facts = {"pay_by": BEGIN_S + at + PAY_S} | facts
-    buyer, key = facts.pop("buyer", name), f"visit of {name}" if kind == "held" else None
+    buyer, key = facts.pop("buyer", name), f"visit of {name}" if kind in ("held", "waiting") else None
     stock, held, lucky = (*units, 0, 0, 0)[:3]
     written = (1, f"batch {at:g}", 0, stock, held, lucky, facts, BEGIN_S + at)
     return Entry(sku, f"{at:g}", kind, order, 0, quantity, buyer, key, *written)
@@ -201,6 +203,19 @@ def test_a_good_history_is_let_pass() -> None:
     assert verdicts(history()) == []
 
 
+def test_a_line_is_let_pass() -> None:
+    """Places in line, their offers and their ends keep all promises; those whom the end of a sale sends away, too."""
+    made = history()
+    with_a_line(made)
+    assert verdicts(made) == []
+    made = history()
+    with_a_line(made)
+    made.calls.pop()
+    ended(made)
+    made.deliveries = deliveries(made)
+    assert verdicts(made) == []
+
+
 def event(made: History, at: int, **changes: Any) -> Any:
     """Change an event, and the facts in it."""
     assert made.end is not None
@@ -279,6 +294,50 @@ def early_though_extended(made: History) -> Any:
     event(made, 4, stock=-1, held=0, lucky=1, facts={"late": True})
 
 
+def with_a_line(made: History) -> None:
+    """Let two wait behind y's two tickets: when these are given back, k gets one; l leaves. j came when it was late."""
+    more(
+        made,
+        entry("ticket~y", "held", 10, -2, 2, quantity=2),
+        entry("ticket~k", "waiting", 10.2),
+        entry("ticket~l", "waiting", 10.4, quantity=2),
+        entry("ticket~y", "cancelled", 11, 2, -2, quantity=2),
+        entry("ticket~k", "offered", 11.01, -1, 1),
+        entry("ticket~l", "cancelled", 11.5, quantity=2),
+        entry("ticket~k", "expired", 12.5, 1, -1),
+    )
+    told(
+        made,
+        call("hold", "ticket~y", 10.1, "held", units=2),
+        call("hold", "ticket~k", 10.3, "waiting", wait=True),
+        call("hold", "ticket~k", 10.35, "already_waiting", wait=True, told=None),
+        call("hold", "ticket~l", 10.5, "waiting", units=2, wait=True),
+        call("look", "ticket~k", 10.6, "waiting"),
+        call("cancel", "ticket~y", 11.1, "cancelled", units=2),
+        call("hold", "ticket~j", 11.2, "sold_out"),
+        call("look", "ticket~k", 11.3, "held"),
+        call("look", "ticket~k", 12.6, "expired"),
+        call("cancel", "ticket~l", 11.6, "cancelled", units=2),
+    )
+    made.deliveries = deliveries(made)
+
+
+def in_line(forge: Forgery) -> Forgery:
+    """Forge a history with a line."""
+
+    def forged(made: History) -> None:
+        with_a_line(made)
+        forge(made)
+
+    return forged
+
+
+def ended(made: History) -> Any:
+    """End the line with the sale, which begins again at once."""
+    event(made, -2, facts={"why": "ended"})
+    made.pauses.append(Pause("ticket", 11.4, 11.45, 11.55, 11.6, "ended"))
+
+
 FORGED: dict[str, dict[str, Forgery]] = {
     "no unit is in two places": {
         "a cancellation that gives nothing back": lambda made: event(made, 10, stock=0),
@@ -318,9 +377,14 @@ FORGED: dict[str, dict[str, Forgery]] = {
         }.items()
     },
     "count for a buyer's limit": {
-        "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=10)
+        "a place too many": lambda made: more(made, entry("seat~g", "waiting", 2, buyer="c"), at=10),
+        "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=10),
     },
-    "expires before its end": {"too early": early, "an extension that was ignored": early_though_extended},
+    "expires before its end": {
+        "an offer that was cut short": in_line(lambda made: event(made, -3, facts={"pay_by": BEGIN_S + 13})),
+        "too early": early,
+        "an extension that was ignored": early_though_extended,
+    },
     "has the time that they were told": {
         "a store's clock that jumped, and was believed": lambda made: sent_too(
             made, 4, event="expired", order="ticket~s", at=6.5, done_at=6.6
@@ -335,6 +399,10 @@ FORGED: dict[str, dict[str, Forgery]] = {
     },
     "are told is true": {
         "a price, and told sold": lambda made: answered(made, 19, outcome="sold", told="ticket~s"),
+        "told waiting, and it never was": lambda made: told(made, call("hold", "ticket~a", 1.2, "waiting")),
+        "waits already, and never did": lambda made: told(
+            made, call("hold", "ticket~a", 1.2, "already_waiting", told=None)
+        ),
         "told held without a hold": lambda made: told(made, call("hold", "ticket~z", 8, "held")),
         "told of another's hold": lambda made: told(made, call("hold", "ticket~a", 1.2, "held", buyer="mallory")),
         "told confirmed without a payment": lambda made: answered(made, 4, payment="p-z"),
@@ -388,6 +456,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "two refunds told, and one made": lambda made: told(made, call("refund", "ticket~s", 9.3, "refunded")),
     },
     "first come, first held": {
+        "refused what nobody waits for": in_line(lambda made: told(made, call("hold", "ticket~j", 12.9, "sold_out"))),
         "refused what was there": lambda made: told(made, call("hold", "seat~g", 3.9, "sold_out")),
         "refused for a limit of others": lambda made: told(made, call("hold", "seat~g", 3.9, "limit_reached")),
         "a late payment given back for nothing": lambda made: lost(made, 6),
@@ -399,6 +468,26 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a cancellation of nobody": lambda made: made.calls.pop(13),
         "a refund of nobody": lambda made: made.calls.pop(),
         "held twice for one visit": lambda made: more(made, entry("ticket~z", "held", 8, ref="visit of a")),
+    },
+    "overtaken who waits": {
+        name: in_line(forge)
+        for name, forge in dict[str, Forgery](
+            {
+                "a press that gets what is left": lambda made: more(
+                    made, entry("ticket~j", "held", 11.1, -1, 1), at=-2
+                ),
+                "the second before the first": lambda made: event(made, -3, order="ticket~l"),
+                "offered, and has never waited": lambda made: event(made, -3, order="ticket~b"),
+                "offered twice": lambda made: more(made, entry("ticket~k", "offered", 11.2, -1, 1), at=-2),
+                "offered after it has left": lambda made: more(made, entry("ticket~l", "offered", 12, -1, 1)),
+                "offered in a pause": lambda made: made.pauses.append(Pause("ticket", 10.8, 10.85, 11.4, 11.5)),
+                "offered at the end": lambda made: made.pauses.append(
+                    Pause("ticket", 10.8, 10.85, 11.4, 11.5, "ended")
+                ),
+                "sent away in mid-sale": lambda made: event(made, -2, facts={"why": "ended"}),
+                "waits at the end": lambda made: more(made, entry("ticket~m", "waiting", 13)),
+            }
+        ).items()
     },
     "at a price that was in force": {
         "one that was never set": lambda made: event(made, 9, facts={"price": 1}),
