@@ -84,7 +84,7 @@ def families() -> dict[str, Metric]:
     example.watch_queues(lambda: {"default": 0})
     example.watch_blocked(lambda: {"default": StockBehind("older")})
     example.watch_outbox(lambda: {one: dict.fromkeys(OUTBOX, 0.0) for one in ("", "erp")})
-    example.watch_auditor(lambda: True, lambda: 0, lambda: 0, lambda: {"default": (300, 0, 0)})
+    example.watch_auditor(lambda: True, lambda: 0, lambda: 0, lambda: {"default": (300, 0, 0, 0, 0)})
     return {family.name: family for family in text_string_to_metric_families(example.render().decode())}
 
 

@@ -28,9 +28,10 @@ webhook = Webhook(os.environ["SECKILL_WEBHOOK_SECRET"])
 http = httpx.AsyncClient(timeout=30)  # longer than the service's own time-out, so that it says 503 first
 db = sqlite3.connect(os.environ.get("SHOP_DB", "shop.db"))
 db.executescript("""
-    CREATE TABLE IF NOT EXISTS cart (id TEXT PRIMARY KEY, buyer TEXT, quantity INTEGER, hold TEXT,
+    CREATE TABLE IF NOT EXISTS cart (id TEXT PRIMARY KEY, buyer TEXT, quantity INTEGER, wait INTEGER, hold TEXT,
         state TEXT DEFAULT 'new', number INTEGER DEFAULT 0, odd INTEGER DEFAULT 0, paid INTEGER DEFAULT 0);
     CREATE TABLE IF NOT EXISTS seen (event TEXT PRIMARY KEY, cart TEXT);
+    CREATE TABLE IF NOT EXISTS mail (cart TEXT PRIMARY KEY, pay_by REAL);
     CREATE TABLE IF NOT EXISTS shipment (cart TEXT PRIMARY KEY, quantity INTEGER);
     CREATE TABLE IF NOT EXISTS refund (id TEXT PRIMARY KEY, payment TEXT, amount INTEGER, done INTEGER DEFAULT 0);
 """)
@@ -52,18 +53,22 @@ async def ask(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[s
 
 
 async def put_cart(request: Request) -> Response:
-    """Hold the units of a cart, whose id the buyer's page has made: it may send this any number of times."""
+    """Hold the units of a cart, or get in line for them. The buyer's page has made its id, and may send this again."""
     cart, wish = request.path_params["cart"], await request.json()
     with db:
-        new = "INSERT OR IGNORE INTO cart (id, buyer, quantity) VALUES (?, ?, ?)"
-        db.execute(new, (cart, str(wish["buyer"]), int(wish["quantity"])))
-    [(buyer, quantity)] = db.execute("SELECT buyer, quantity FROM cart WHERE id = ?", (cart,))
-    wanted = {"buyer": buyer, "quantity": quantity, "ref": cart}  # `ref` comes back with each event
+        new = "INSERT OR IGNORE INTO cart (id, buyer, quantity, wait) VALUES (?, ?, ?, ?)"
+        db.execute(new, (cart, str(wish["buyer"]), int(wish["quantity"]), bool(wish.get("wait"))))
+    [(buyer, quantity, wait)] = db.execute("SELECT buyer, quantity, wait FROM cart WHERE id = ?", (cart,))
+    wanted = {"buyer": buyer, "quantity": quantity, "wait": bool(wait), "ref": cart}  # `ref` comes back with each event
     held = await ask(f"{SECKILL}/holds", wanted, {**TOKEN, "Idempotency-Key": cart})
-    if held["outcome"] != "held":  # `already_held`: the buyer can't have more, and has to pay another cart first
+    if held["outcome"] not in ("held", "waiting"):  # `already_held`: the buyer has to pay another cart first
         return JSONResponse({"outcome": held["outcome"]})
     with db:
         db.execute("UPDATE cart SET hold = ? WHERE id = ?", (held["id"], cart))
+    if held["state"] == "waiting":  # a repeated request has no place: it is another one by now
+        held |= (await http.get(f"{SECKILL}/holds/{quote(held['id'])}")).json()
+    if held["state"] != "held":
+        return JSONResponse({"outcome": held["state"], "place": held.get("place")})
     return JSONResponse({"outcome": "held", "pay": f"{PROVIDER}/?hold={quote(held['id'], safe='')}"})
 
 
@@ -84,6 +89,8 @@ async def events(request: Request) -> Response:
 
 def note(kind: str, data: dict[str, Any]) -> None:
     """Note what follows from an event: a shipment, what the order has kept of its money, and refunds."""
+    if kind == "order.offered":  # the buyer may be away: their mail says until when the unit is held
+        db.execute("INSERT OR IGNORE INTO mail VALUES (:ref, :pay_by)", data)
     if kind == "order.confirmed":  # there may be fewer units than were held
         db.execute("INSERT OR IGNORE INTO shipment VALUES (:ref, :quantity)", data)
     if "sums" in data:

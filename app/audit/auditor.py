@@ -178,13 +178,15 @@ class Auditor(Office["AsyncLeadership", "_Auditing"]):
         return self.verdict.owed if self.verdict else 0
 
     @property
-    def units(self) -> dict[str, tuple[int, int, int]]:
-        """Units left and sold of each item, and orders in line, at its last audit; empty for any but the auditor.
+    def units(self) -> dict[str, tuple[int, ...]]:
+        """Units left and sold of each item, orders in line, and offers to these that were taken and that have lapsed,
+        at its last audit; empty for any but the auditor.
 
-        A thousand items at most: each is three lines of `/metrics`.
+        A thousand items at most: each is five lines of `/metrics`.
         """
-        shown = islice(self.work.levels.items(), _UNITS_MAX) if self.work is not None else ()
-        return {sku: (level.stock, level.lucky, level.waiting) for sku, level in shown}
+        work = self.work
+        shown = islice(work.levels.items(), _UNITS_MAX) if work is not None else ()
+        return {sku: (level.stock, level.lucky, level.waiting, *work.offers(sku)) for sku, level in shown if work}
 
     def halted(self, sku: str) -> StockError | None:
         """The reason why an item must not be sold: the auditor misses orders of it.
@@ -270,6 +272,11 @@ class _Auditing:
                 _log.warning("this instance can't look and gives the office up")
         finally:
             await end(watching)
+
+    def offers(self, sku: str) -> tuple[int, int]:
+        """The offers to orders in line that were taken, and that have lapsed."""
+        ledger = self._ledgers.get(sku)
+        return (ledger.lives.taken, ledger.lives.lapsed) if ledger is not None else (0, 0)
 
     # -- are orders missing? -----------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ class Lives:
         self._standing = array("H")  # the state of each, and the number of its events
         self.held: dict[str, float] = {}  # by number, the deadline that its buyer sees
         self.waiting = 0  # orders in line
+        self._offered: set[str] = set()  # the orders that were in line, and are held now
+        self.taken = self.lapsed = 0  # offers to orders in line, by their end
 
     def add(self, event: Event) -> None:
         """Add the next event of the journal."""
@@ -51,8 +53,14 @@ class Lives:
         if after is OrderState.HELD:
             if kind in (EventKind.HELD, EventKind.OFFERED, EventKind.EXTENDED):
                 self.held[number] = float(event.facts["pay_by"])
+            if kind is EventKind.OFFERED:
+                self._offered.add(number)
         elif before is OrderState.HELD:
             self.held.pop(number, None)
+            if number in self._offered:
+                self._offered.remove(number)
+                self.taken += after is OrderState.CONFIRMED
+                self.lapsed += after is not OrderState.CONFIRMED
 
     def _find(self, place: int) -> tuple[int, OrderState | None, int]:
         """The place of an order, its state, and the number of its events; a new order gets a place."""

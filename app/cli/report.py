@@ -40,17 +40,18 @@ def _print(report: Report) -> None:
     if not report.items:
         console.print("There is no order.")
         return
-    by_item = _table("item")
+    line = report.total.from_line > 0
+    by_item = _table("item", line=line)
     for sku, sums in report.items.items():
-        by_item.add_row(*_row(sku, sums))
+        by_item.add_row(*_row(sku, sums, line=line))
     if len(report.items) > 1:
         by_item.add_section()
-        by_item.add_row(*_row("all", report.total))
+        by_item.add_row(*_row("all", report.total, line=line))
     _show(by_item)
     if len(report.days) > 1:
-        by_day = _table("day")
+        by_day = _table("day", line=line)
         for day, sums in report.days.items():
-            by_day.add_row(*_row(day, sums))
+            by_day.add_row(*_row(day, sums, line=line))
         _show(by_day)
     if report.total.attention:
         said = f"Orders that need attention: {report.total.attention:,}. See `seckill orders list --state attention`."
@@ -62,18 +63,18 @@ def _show(table: Table) -> None:
     Console(width=max(Console().width, Console(width=_WIDEST).measure(table).maximum)).print(table)
 
 
-def _table(of: str) -> Table:
-    counts = ("ship", "paid\norders", "un-\npaid", "%", "")
+def _table(of: str, *, line: bool) -> Table:
+    counts = ("ship", *(["from\nline"] if line else []), "paid\norders", "un-\npaid", "%", "")
     numbers = (*counts, *(name.replace("_", "\n") for name in _MONEY))
     columns = (Column(name, justify="right", no_wrap=True) for name in numbers)
     return Table(Column(of, overflow="fold", min_width=_DAY_WIDTH), *columns, box=None, padding=(0, 1, 0, 0))
 
 
-def _row(name: str, sums: Sums) -> list[str]:
-    """A line. Counts are orders, except the units to ship; each currency has a line of its own."""
+def _row(name: str, sums: Sums, *, line: bool) -> list[str]:
+    """A row. Counts are orders, except the units to ship, and those of them from the `line`; a currency has a line."""
     told = sums.told
     rate = "" if sums.conversion is None else f"{sums.conversion * 100:.0f}"
-    counts = (sums.to_ship, sums.paid_orders, sums.unpaid_orders)
+    counts = (sums.to_ship, *([sums.from_line] if line else []), sums.paid_orders, sums.unpaid_orders)
     amounts = [
         "\n".join(money.decimal(one[what], currency or None) for currency, one in told["money"].items())
         for what in _MONEY

@@ -249,11 +249,11 @@ class Metrics(Observer):
         leads: Callable[[], bool],
         violations: Callable[[], int],
         owed: Callable[[], int],
-        units: Callable[[], Mapping[str, tuple[int, int, int]]],
+        units: Callable[[], Mapping[str, tuple[int, ...]]],
     ) -> None:
         """Report whether this instance is the auditor; what the last audit found, and the payments that are owed by it,
-        whichever instance made it; and the units left and sold of each item that it has seen as the auditor, and the
-        orders in line: those cost no call of their own.
+        whichever instance made it; and the units left and sold of each item that it has seen as the auditor, the
+        orders in line, and the offers to these: those cost no call of their own.
         """
         auditor = Gauge("seckill_auditor", "1 if this instance is the auditor", registry=self._registry)
         auditor.set_function(leads)
@@ -327,9 +327,15 @@ def _of_outbox(views: Mapping[str, Mapping[str, float]]) -> Iterator[GaugeMetric
         yield _gauge(f"outbox_{name}", text, of_each)
 
 
-def _of_units(units: Mapping[str, tuple[int, int, int]]) -> Iterator[GaugeMetricFamily]:
+def _of_units(units: Mapping[str, tuple[int, ...]]) -> Iterator[GaugeMetricFamily]:
     when = "when the auditor last looked; only the auditor has it"
-    names = (("stock_units", "Units left"), ("lucky_units", "Units sold"), ("line_orders", "Orders in the line"))
-    for n, (name, what) in enumerate(names):
+    names = {
+        "stock_units": "Units left",
+        "lucky_units": "Units sold",
+        "line_orders": "Orders in the line",
+        "line_offers_taken": "Offers that were paid in the line",
+        "line_offers_lapsed": "Offers that ended without a payment in the line",
+    }
+    for n, (name, what) in enumerate(names.items()):
         of_each = [({"sku": sku}, found[n]) for sku, found in units.items()]
         yield _gauge(name, f"{what} of an item {when}", of_each)

@@ -115,7 +115,7 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class PlaceView(BaseModel):
+class InLineView(BaseModel):
     """The place of an order in line, and what is known of the units before it; nobody knows who will pay."""
 
     number: int = Field(description="1: the next one")
@@ -133,7 +133,7 @@ class HoldView(StandingView):
     )
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
-    place: PlaceView | None = Field(None, description="of an order that waits")
+    place: InLineView | None = Field(None, description="of an order that waits; a replay has none: look")
     instance: str = Field(description="the instance that answered")
     now: float = Field(description="the store's clock, by which the deadlines are, in seconds since 1970")
 

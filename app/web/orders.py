@@ -26,7 +26,7 @@ from app.sale import Found, Wanted, WantedState
 from app.sale.export import Format, head, lines
 from app.sale.find import LOOK_MAX, refuse_gaps
 from app.web.auth import OPERATOR, Operator
-from app.web.holds import PlaceView
+from app.web.holds import InLineView
 from app.web.pages import READING, page
 from app.web.problems import invalid_field, responses, whole
 from app.web.purchase import name_of_part, read_key
@@ -84,13 +84,13 @@ class LifeView(BaseModel):
 
     order: OperatorOrderView
     steps: list[StepView]
-    place: PlaceView | None = Field(None, description="in line, while it waits")
+    place: InLineView | None = Field(None, description="in line, while it waits")
 
     @classmethod
     def of(cls, order: Order, events: Sequence[Event], place: Place | None) -> "LifeView":
         """The life of an order."""
         steps = [StepView(**step(order, event) | {"token": str(event.token)}) for event in events]
-        its = place and PlaceView(**place._asdict())
+        its = place and InLineView(**place._asdict())
         return cls(order=OperatorOrderView(**for_operator(order)), steps=steps, place=its)
 
 

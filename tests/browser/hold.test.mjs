@@ -94,7 +94,12 @@ test("a browser that keeps nothing learns from the way back which hold was paid"
   await hold.ask();
   assert.deepEqual([paid, hold.kind], [["phone~7~gg"], "paid"]);
   assert.equal(kept("/#hold=book~1~aa").hold.id(), "phone~7~gg"); // one of another item is none of this
-  assert.equal(kept("/#hold=phone~9~zz").hold.id(), "phone~7~gg"); // the one that is kept stays
+  hold.keep({ id: "phone~8~hh", state: "waiting", now: 60 });
+  assert.equal(kept("/#hold=phone~9~zz").hold.id(), "phone~8~hh"); // one that may still be paid stays
+  hold.keep({ id: "phone~8~hh", state: "cancelled", pay_by: null, now: 70 });
+  const other = kept(`${of("kim")}&hold=phone~9~zz`).hold;
+  assert.deepEqual([other.id(), location.hash, kept("/#hold=phone~9~zz").hold.id()], ["phone~9~zz", "", "phone~9~zz"]);
+  timers.length = 0;
 });
 
 /** The kept hold of the buyer at an address, and what it calls. */

@@ -5,7 +5,7 @@ import { beforeEach, test } from "node:test";
 import { answer, anew, elapse, settle, timers, visit } from "./stand_in.mjs";
 import { browser } from "./static/keep.js";
 import { shorten, skuOf } from "./static/order_id.js";
-import { addressOf, homeOf, lookUp, ordersOf, shopOf } from "./static/orders.js";
+import { addressOf, homeOf, linkOf, lookUp, ordersOf, shopOf } from "./static/orders.js";
 
 const GONE = { status: 404, json: { type: "urn:seckill:http-404" } };
 
@@ -28,10 +28,12 @@ test("an order's number says its item; any other text says none", () => {
 
 test("language and signed buyer go along to an order's page and back", () => {
   assert.equal(addressOf("phone~1~aa"), "/shop/order?id=phone%7E1%7Eaa");
-  assert.deepEqual([shopOf("phone"), shopOf("default")], ["/?sku=phone", "/"]);
+  assert.deepEqual([shopOf("phone"), shopOf("default"), shopOf("phone", "phone~1")], ["/?sku=phone", "/", "/?sku=phone#hold=phone~1"]);
   visit("/?sku=phone&lang=zh#buyer=x.y.z", "en");
   assert.equal(addressOf("phone~1~aa"), "/shop/order?id=phone%7E1%7Eaa&lang=zh#buyer=x.y.z");
   assert.deepEqual([shopOf("phone"), shopOf("default")], ["/?sku=phone&lang=zh#buyer=x.y.z", "/?lang=zh#buyer=x.y.z"]);
+  assert.equal(shopOf("phone", "phone~1"), "/?sku=phone&lang=zh#buyer=x.y.z&hold=phone~1");
+  assert.equal(linkOf("phone~1~aa"), "http://shop.test/shop/order?id=phone%7E1%7Eaa&lang=zh"); // for anybody, so without the token
   assert.equal(homeOf(), "/?lang=zh#buyer=x.y.z");
 });
 
@@ -49,6 +51,8 @@ test("an order is known, gone, or nobody can say", async () => {
   const requests = answer(GONE);
   assert.deepEqual(await lookUp("no order's number"), { gone: true });
   assert.deepEqual(requests, []);
+  await lookUp("phone~1~aa", "holds");
+  assert.deepEqual(requests.map(({ path }) => path), ["/holds/phone~1~aa"]);
 });
 
 test("orders are kept newest first, fifty at most, each with its buyer", () => {

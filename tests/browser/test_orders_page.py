@@ -24,8 +24,9 @@ LOWEST: Final = 4.5  # WCAG AA
 
 
 SUMS: Final[dict[str, Any]] = {
-    "orders": {"sold": 0, "held": 2, "confirmed": 1, "expired": 3, "cancelled": 0, "refunded": 0},
-    "to_ship": 1,
+    "orders": {"sold": 0, "waiting": 4, "held": 2, "confirmed": 1, "expired": 3, "cancelled": 0, "refunded": 0},
+    "to_ship": 2,
+    "from_line": 1,
     "unpaid_orders": 3,
     "conversion": 0.25,
     "attention": 1,
@@ -137,10 +138,12 @@ def test_sums_by_state_and_day(visitors: Visitors, instance: Instance, item: Ite
     """How many orders are in each state, the money of all, and each day."""
     page = opened(visitors, instance, item)
     counts = page.locator("#states .count")
-    expect(counts).to_have_text(["6", "1", "1", "2", "0", "3", "0", "0"])
-    expect(page.locator("#sums dt")).to_have_text(["Paid", "Owed", "Kept", "Units to ship"])
-    expect(page.locator("#sums dd")).to_have_text(["€9.98", "€4.99", "€9.98", "1"])
-    expect(page.locator("#days tr")).to_contain_text(re.compile("11 Nov.*6.*1.*€9.98.*€4.99.*3.*25 %"))
+    expect(counts).to_have_text(["10", "1", "1", "2", "4", "0", "3", "0", "0"])
+    expect(page.locator("#sums dt")).to_have_text(
+        ["Paid", "Owed", "Kept", "Units to ship", "Of these to buyers in line"]
+    )
+    expect(page.locator("#sums dd")).to_have_text(["€9.98", "€4.99", "€9.98", "2", "1"])
+    expect(page.locator("#days tr")).to_contain_text(re.compile("11 Nov.*10.*2.*€9.98.*€4.99.*3.*25 %"))
 
 
 def test_an_order_is_refunded(visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]) -> None:
@@ -174,6 +177,38 @@ def test_an_order_is_refunded(visitors: Visitors, instance: Instance, item: Item
     assert httpx.get(f"{instance.url}/stock", params={"sku": item.sku}).json()["stock"] == 297
     page.keyboard.press("Escape")
     expect(page.locator("#life")).to_be_hidden()
+
+
+def test_the_line(visitors: Visitors, instance: Instance) -> None:
+    """Who waits, and since when, in the order of places; the life of one has the place; an operator may end it."""
+    item = Item(instance, 1)
+    item.terms(price=499, currency="EUR")
+    held = hold(instance, item, "ann")
+    for buyer in ("zoe", "bob", "cy"):
+        hold(instance, item, buyer, wait=True)
+    page = opened(visitors, instance, item)
+    show(page, "In line")
+    has(page, "zoe", "bob", "cy")
+    expect(page.locator("#orders .pill").first).to_have_text(re.compile(r"^in line since \d\d:\d\d$"))
+    page.get_by_role("row", name=re.compile("bob")).get_by_role("button").press("Enter")
+    shows(page, life_sum="1 unit, €4.99", life_money="number 2 in line; others hold 1")
+    expect(page.locator("#steps li strong")).to_have_text(["Got a place in line"])
+    page.get_by_role("button", name="End its place in line").click()
+    page.get_by_role("dialog").get_by_role("button", name="End its place").click()
+    expect(page.locator("#done")).to_have_text("Cancelled.")
+    has(page, "zoe", "cy")
+    page.get_by_role("row", name=re.compile("cy")).get_by_role("button").click()
+    shows(page, life_money="number 2 in line; others hold 1")
+    httpx.post(f"{instance.url}/holds/{held}/cancel").raise_for_status()
+    shows(page, life_money="number 1 in line; others hold 1")  # without a reload
+    has(page, "cy")
+    show(page, "All")
+    page.get_by_role("row", name=re.compile("zoe")).get_by_role("button").click()
+    steps = ["Got a place in line", "Its turn has come: units that came back are held"]
+    expect(page.locator("#steps li strong")).to_have_text(steps)
+    expect(page.locator("#life-state")).to_have_text(re.compile("^held until"))
+    page.get_by_role("link", name="Control room").click()
+    shows(page, held="1", held_note="1 in line")
 
 
 def test_a_double_payment_and_a_cancellation(

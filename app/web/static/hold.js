@@ -4,7 +4,7 @@ import { browser } from "./keep.js";
 import { Clock } from "./level.js";
 import { owedOf } from "./money.js";
 import { skuOf } from "./order_id.js";
-import { buyerName, knownBuyer } from "./press.js";
+import { buyerName, knownBuyer, takeBehind } from "./press.js";
 
 const PATIENCE_MS = 15_000;
 const LOOK_MS = 10_000; // while nothing is expected
@@ -49,10 +49,8 @@ export const backTo = (id) => `${location.origin}${location.pathname}${location.
 
 /** The hold with which somebody has come back, if it is one of this item. */
 function broughtBack(sku) {
-  const found = new URLSearchParams(location.hash.slice(1)).get("hold");
-  if (found === null) return null;
-  history.replaceState(history.state, "", location.pathname + location.search);
-  return skuOf(found) === sku ? found : null;
+  const found = takeBehind("hold");
+  return found !== null && skuOf(found) === sku ? found : null;
 }
 
 /**
@@ -68,8 +66,8 @@ export function holdOf(sku, { onChange, onPaid }) {
   let timer;
 
   const brought = broughtBack(sku);
-  if (brought !== null && browser.get(name()) === null) {
-    buyerName(); // a guest who has paid gets a name
+  if (brought !== null && brought !== browser.get(name())?.id && !stood()) {
+    buyerName(); // a guest who has paid, or waits elsewhere, gets a name
     browser.set(name(), { id: brought });
   }
 

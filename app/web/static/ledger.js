@@ -16,6 +16,7 @@ import { read } from "./session.js";
 const PAGE = 50;
 const WATCH_MS = 3_000;
 const SUMS = { paid: "moneyIn", given_back: "givenBack", owed: "owed", kept: "kept" };
+const COUNTED = [["to_ship", "toShip"], ["from_line", "fromLine"]];
 const query = new URLSearchParams(location.search);
 const sku = query.get("sku") ?? ""; // all items without
 
@@ -150,7 +151,7 @@ part("states").append(
 
 function showSums({ total }) {
   const money = Object.entries(SUMS).map(([which, name]) => [name, sums(total.money, which, texts.locale, "\n")]);
-  const found = [...money, ["toShip", total.to_ship > 0 ? number(total.to_ship) : ""]].filter(([, sum]) => sum);
+  const found = [...money, ...COUNTED.map(([which, name]) => [name, total[which] > 0 ? number(total[which]) : ""])].filter(([, sum]) => sum);
   part("sums").replaceChildren(...found.map(([name, sum]) => make("div", name, make("dt", "", room.words[name]), make("dd", "", sum))));
   const counts = { ...total.orders, "": count(total), attention: total.attention };
   for (const one of part("states").children) {

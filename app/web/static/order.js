@@ -4,14 +4,15 @@ import { browser } from "./keep.js";
 import { OWED } from "./money.js";
 import { shorten, skuOf } from "./order_id.js";
 import { lookUp, shopOf } from "./orders.js";
-import { begin, copyButton, money, nameOf, number, part, shopTitle, showPicture, write } from "./page.js";
+import { beforeOf, begin, copyButton, money, nameOf, number, part, payAt, placeOf, shopTitle, showPicture, write } from "./page.js";
+import { when } from "./sale.js";
 import { texts } from "./texts.js";
 
 const FIRST_PAUSE_MS = 3_000; // doubled while nobody can say
 const OPEN = ["held", "waiting"];
 const HELD_PAUSE_MS = 10_000; // while it waits for its payment, or in line
 const LAST_PAUSE_MS = 480_000; // after it nothing is asked until the page is seen again
-const FACTS = ["quantity", "amount", "refunds", "when", "number"];
+const FACTS = ["quantity", "amount", "refunds", "when", "until", "number"];
 const moment = new Intl.DateTimeFormat(texts.locale, { dateStyle: "medium", timeStyle: "short" });
 
 const order = new URLSearchParams(location.search).get("id") ?? "";
@@ -21,6 +22,12 @@ const short = shorten(order);
 
 let pauseMs = FIRST_PAUSE_MS;
 let timer;
+
+/** How an order stands, as this page says it: "held", "waiting", "left", "bought", ... */
+function stateOf({ state, pay_by: payBy = null }) {
+  if (state === "cancelled" && payBy === null) return "left"; // it never came to be held
+  return { held: "held", waiting: "waiting", expired: "over", cancelled: "over", refunded: "refunded" }[state] ?? "bought";
+}
 
 /** What was paid, or what is to pay. */
 function costs({ paid = 0, payment_ref: ref, to_pay: toPay, currency }) {
@@ -43,14 +50,19 @@ function showRefunds({ payments = [] }) {
 
 function show(state, found = {}, at = undefined) {
   part("shop").dataset.state = state;
-  write("state", texts.states[state][0]);
-  write("remark", texts.states[state][1]);
+  const inLine = state === "waiting" && found.place; // else there is no telling
+  write("state", inLine ? placeOf(found) : texts.states[state][0]);
+  write("remark", (inLine && beforeOf(found, found.now)) || texts.states[state][1]);
+  const goesOn = payAt !== "" && OPEN.includes(state);
+  write("back", goesOn ? texts.goOn[state] : texts.back);
+  part("back").href = shopOf(sku === "" ? "default" : sku, goesOn ? order : null);
   showRefunds(found);
   write("amount-title", found.paid > 0 ? texts.facts.paid : texts.facts.toPay);
   for (const [fact, text] of [
     ["quantity", found.quantity && number.format(found.quantity)],
     ["amount", state === "over" && !found.paid ? undefined : costs(found)],
     ["when", at && moment.format(at)],
+    ["until", state === "held" ? when(found.pay_by, found.now ?? Date.now() / 1_000) : undefined],
   ]) {
     write(fact, text ?? "");
     part(fact).parentElement.hidden = text === undefined;
@@ -59,7 +71,8 @@ function show(state, found = {}, at = undefined) {
 
 async function look() {
   clearTimeout(timer);
-  const found = await lookUp(order);
+  let found = await lookUp(order);
+  if (OPEN.includes(found?.state)) found = { ...found, ...(await lookUp(order, "holds")) }; // with its place, and the store's clock
   if (found === null) {
     show("away", undefined, kept?.at);
     again(pauseMs);
@@ -67,7 +80,7 @@ async function look() {
   } else if (found.gone) {
     show("gone", undefined, kept?.at);
   } else {
-    const state = { held: "held", waiting: "waiting", expired: "over", cancelled: "over", refunded: "refunded" }[found.state] ?? "bought";
+    const state = stateOf(found);
     show(state, found, found.sold_at * 1_000);
     pauseMs = FIRST_PAUSE_MS;
     if (OPEN.includes(state)) again(HELD_PAUSE_MS);
@@ -86,10 +99,8 @@ write("item", sku === "" ? texts.noOrder : nameOf(sku));
 for (const fact of FACTS) if (texts.facts[fact]) write(`${fact}-title`, texts.facts[fact]);
 write("number", short);
 write("whole", order);
-write("back", texts.back);
-part("back").href = shopOf(sku === "" ? "default" : sku);
 part("back").hidden = sku === "";
-if (order !== "") part("copy").append(copyButton(order, short));
+if (order !== "") part("copy").append(copyButton(order, texts.copyOrder(short)));
 showPicture();
 show("looking", undefined, kept?.at);
 part("shop").hidden = false;

@@ -17,12 +17,16 @@ export function addressOf(order) {
   return addressWith("/shop/order", { id: order });
 }
 
+/** The same for another device, or for somebody else: nobody is sent a buyer's token. */
+export const linkOf = (order) => Object.assign(new URL(addressOf(order), location), { hash: "" }).href;
+
 /** The address of the shop: its list, if it has one, or its item. */
 export const homeOf = () => addressWith("/", {});
 
-/** The address of an item's shop. */
-export function shopOf(sku) {
-  return addressWith("/", sku === "default" ? {} : { sku });
+/** The address of an item's shop; with a hold the page goes on with that. */
+export function shopOf(sku, hold = null) {
+  const address = addressWith("/", sku === "default" ? {} : { sku });
+  return hold === null ? address : `${address}${address.includes("#") ? "&" : "#"}hold=${encodeURIComponent(hold)}`;
 }
 
 function addressWith(path, fields) {
@@ -31,11 +35,11 @@ function addressWith(path, fields) {
   return `${path}${query.size > 0 ? "?" : ""}${query}${behind()}`;
 }
 
-/** Ask for an order. Resolves with it, with `{ gone: true }` if there is none, or with null: not known now. */
-export async function lookUp(order) {
+/** Ask for an order, or for a hold. Resolves with it, with `{ gone: true }` if there is none, or with null: not known now. */
+export async function lookUp(order, what = "orders") {
   if (skuOf(order) === "") return { gone: true };
   try {
-    const answer = await fetch(`/orders/${encodeURIComponent(order)}`, {
+    const answer = await fetch(`/${what}/${encodeURIComponent(order)}`, {
       cache: "no-store",
       signal: AbortSignal.timeout(PATIENCE_MS),
     });

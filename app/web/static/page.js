@@ -1,7 +1,8 @@
-// How the shop and an order's page write into the document, and how both describe the item.
+// How the shop and an order's page write into the document, and how both describe the item and a place in its line.
 
 import { written } from "./money.js";
 import { homeOf } from "./orders.js";
+import { when } from "./sale.js";
 import { texts } from "./texts.js";
 
 const COPIED_MS = 2_000;
@@ -68,15 +69,25 @@ export function showPicture() {
   hide(false);
 }
 
-/** A button that copies an order's whole number; `shown`: as much of it as is seen. */
-export function copyButton(order, shown) {
+/** Which place in line an order has; one that is not known is not said. */
+export const placeOf = ({ place }) => texts.line.place(place ? number.format(place.number) : null);
+
+/** What is known of the units that may come back; which of them will, nobody knows. */
+export function beforeOf({ place }, now) {
+  if (!place) return "";
+  const { held, first_ends_at: back } = place;
+  return held > 0 ? texts.line.before(number.format(held), (back ?? null) === null || back <= now ? null : when(back, now)) : texts.line.none;
+}
+
+/** A button that copies a text; `label`: what that is, for those who don't see what is beside it. */
+export function copyButton(text, label) {
   const copy = document.createElement("button");
   copy.type = "button";
   copy.className = "copy";
   copy.textContent = texts.copy;
-  copy.setAttribute("aria-label", texts.copyOrder(shown));
+  copy.setAttribute("aria-label", label);
   copy.addEventListener("click", async () => {
-    if (!(await copyText(order))) return;
+    if (!(await copyText(text))) return;
     copy.textContent = texts.copied;
     write("news", "");
     write("news", texts.news.copied);

@@ -14,13 +14,20 @@ function random(bytes) {
   return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** Take a field from behind the page's address, where it was for this page only; null if it is not there. */
+export function takeBehind(field) {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  const found = fields.get(field);
+  if (found === null) return null;
+  fields.delete(field);
+  history.replaceState(history.state, "", `${location.pathname}${location.search}${fields.size > 0 ? "#" : ""}${fields}`);
+  return found;
+}
+
 /** The token that the shop in front has put behind the page's address: whoever is sent the address must not have it. */
 function given() {
-  const found = new URLSearchParams(location.hash.slice(1)).get("buyer");
-  if (found) {
-    tab.set("given", found);
-    history.replaceState(history.state, "", location.pathname + location.search);
-  }
+  const found = takeBehind("buyer");
+  if (found) tab.set("given", found);
   return tab.get("given");
 }
 

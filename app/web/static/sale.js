@@ -42,7 +42,7 @@ export function remarkOf(phase, level, now) {
   if (phase === "paused") return pauseText(level);
   if (phase !== "all_held") return remark;
   const { goes_back_at: back = null, waiting = 0 } = level;
-  return remark(back === null || back <= now ? null : when(back, now)) + (waiting > 0 ? ` · ${texts.line.length(String(waiting))}` : "");
+  return remark(back === null || back <= now ? null : when(back, now)) + (waiting > 0 ? ` · ${texts.line.length(waiting.toLocaleString(texts.locale))}` : "");
 }
 
 /** What the operator tells of a pause, in the reader's language if it was said in it. */

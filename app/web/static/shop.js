@@ -3,8 +3,8 @@
 import { backTo, holdOf } from "./hold.js";
 import { follow } from "./level.js";
 import { shorten } from "./order_id.js";
-import { addressOf, homeOf, ordersOf } from "./orders.js";
-import { begin, copyButton, hasList, moment, money, most, nameOf, number, part, payAt, shopTitle, showPicture, write } from "./page.js";
+import { addressOf, homeOf, linkOf, ordersOf } from "./orders.js";
+import { beforeOf, begin, copyButton, hasList, moment, money, most, nameOf, number, part, payAt, placeOf, shopTitle, showPicture, write } from "./page.js";
 import { buyerName, forget, knownBuyer, press, unanswered } from "./press.js";
 import { countdown, opening, phaseOf, remarkOf, when, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
@@ -13,6 +13,7 @@ const REST_MS = 1_000; // after an outcome, before a press can be the next one
 const LEAVE_MS = 5_000; // for the provider's page; by then another app has opened, or none has
 const KNOWN_PHASES = ["before", "open", "sold_out", "all_held", "ended", "paused"];
 const TO_PAY = ["held", "offered", "paying", "mismatch", "late"]; // a hold's kinds while it is one
+const NUMBERED = ["in_line", "paid", "paid_twice", "refund_due", "unpaid"]; // that are told with the order's number
 const HOLDS = ["held", "already_held", "waiting", "already_waiting"]; // outcomes with an order that the page follows
 const NOT_BOUGHT = ["expired", "cancelled"]; // how an order stands that was held, and is none
 const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // outdated when the button opens again
@@ -80,7 +81,7 @@ function showHold() {
   if (!Object.hasOwn(texts.holds, kind)) tell("none", [""]);
   else if (["held", "offered"].includes(kind)) tell(kind, texts.holds[kind](number.format(view.quantity)));
   else if (kind === "left" && phase === "ended") tell(kind, texts.holds.lineOver);
-  else tell(kind, texts.holds[kind], ["paid", "paid_twice", "refund_due", "unpaid"].includes(kind) ? view.id : undefined);
+  else tell(kind, texts.holds[kind], NUMBERED.includes(kind) ? view.id : undefined);
 }
 
 function showHours() {
@@ -88,25 +89,16 @@ function showHours() {
   const held = TO_PAY.includes(standing);
   const until = held ? hold.view.pay_by : phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - (held ? hold.now : shelf.clock.now));
-  const inLine = standing === "in_line";
+  const inLine = isInLine();
   write("phase", held ? texts.payWithin[standing] : inLine ? placeOf(hold.view) : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
   const of = () => [nameOf(sku), texts.units(number.format(hold.view.quantity)), toPay(), texts.payUntil(when(until, hold.now))].filter(Boolean);
   if (held) write("moment", of().join(" · "));
-  else if (inLine && phase !== "paused") write("moment", beforeOf(hold.view));
+  else if (inLine && phase !== "paused") write("moment", beforeOf(hold.view, hold.now));
   else write("moment", until === null ? remarkOf(phase, level, shelf.clock.now) : when(until, shelf.clock.now));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
   // Again when the second that is shown is over.
   if (left !== null) timer = setTimeout(show, 1_000 * (left % 1 || 1));
-}
-
-/** Which place in line this buyer has; one that is not known is not said. */
-const placeOf = ({ place }) => texts.line.place(place ? number.format(place.number) : null);
-
-/** What is known of the units that may come back before it is this buyer's turn. */
-function beforeOf({ place }) {
-  const { held = 0, first_ends_at: back = null } = place ?? {};
-  return held > 0 ? texts.line.before(number.format(held), back === null || back <= hold.now ? null : when(back, hold.now)) : "";
 }
 
 /** This buyer's orders, as far as this browser knows; another buyer may have used it, too. */
@@ -128,12 +120,15 @@ function room() {
 /** Whether this buyer has had all that one may have. */
 const isFull = () => room() === 0;
 
+/** Whether this buyer waits in line, which ends with the sale: before its end is heard of, too. */
+const isInLine = () => standing === "in_line" && phase !== "ended";
+
 /** How many units one press may be for. */
 const choice = () => (canWait() ? 1 : Math.max(1, Math.min(most, room(), level?.stock ?? 1)));
 
 function showQuantity() {
   units = Math.min(units, choice());
-  const open = ["before", "open"].includes(phase) && ![...TO_PAY, "in_line"].includes(standing) && !elsewhere();
+  const open = ["before", "open"].includes(phase) && !TO_PAY.includes(standing) && !isInLine() && !elsewhere();
   part("quantity").hidden = !open || choice() === 1;
   write("units", number.format(units));
   part("fewer").setAttribute("aria-disabled", String(isAsking() || units === 1));
@@ -154,7 +149,7 @@ function showButton() {
   const lost = unanswered(sku) !== null;
   const before = selling;
   const held = TO_PAY.includes(standing);
-  const inLine = standing === "in_line";
+  const inLine = isInLine();
   selling = phase === "open" && !isFull() && !elsewhere();
   const offers = !inLine && (selling || (canWait() && !isFull()));
   const waits = pressed || resting || standing === "asking" || (standing === "awaited" && !lost);
@@ -183,7 +178,7 @@ function buttonText(lost) {
   if (lost) return buttons.unanswered;
   if (standing === "asking" || standing === "awaited") return buttons.unknown;
   if (TO_PAY.includes(standing)) return standing === "late" ? buttons.late : buttons.pay(toPay());
-  if (standing === "in_line") return buttons.in_line;
+  if (isInLine()) return buttons.in_line;
   if (phase === "before") return opening(level, shelf.clock.now);
   if (phase !== "open" && !canWait()) return buttons[phase] ?? "";
   if (elsewhere()) return buttons.elsewhere;
@@ -201,12 +196,17 @@ function tell(kind, [headline, detail = ""], order) {
   write("headline", headline);
   write("detail", detail);
   part("order").replaceChildren(...(order ? [linkTo(order)] : []));
-  part("copy").replaceChildren(...(order ? [copyButton(order, short(order))] : []));
+  part("copy").replaceChildren(...(order ? [copyOf(order, kind === "in_line")] : []));
 }
 
 // -- orders -----------------------------------------------------------------------------------------------------------
 
 const short = (order) => shorten(order, kept().map((one) => one.order));
+
+/** A button that copies an order's number; of a place in line its address, which opens it on another device. */
+function copyOf(order, address) {
+  return address ? copyButton(linkOf(order), texts.copyPlace) : copyButton(order, texts.copyOrder(short(order)));
+}
 
 function linkTo(order) {
   const link = document.createElement("a");
