@@ -216,6 +216,10 @@ def torture(
         typer.Option(help="What checks each write; with `none` the run must end with violations.", show_default="best"),
     ] = None,
     payers: Annotated[bool, typer.Option(help="Whether units are held and paid as well, beside the sale.")] = True,
+    cents: Annotated[
+        bool,
+        typer.Option("--cents", help="They pay at a provider with bad days, whose books must agree with ours."),
+    ] = False,
     with_bug: Annotated[str, typer.Option(help="Switch a repair off; `--with-bug help` lists them.")] = "",
     all_bugs: Annotated[bool, typer.Option("--all-bugs", help="Try all bugs: each must be found.")] = False,
     upgrade_from: Annotated[
@@ -249,6 +253,7 @@ def torture(
         store=store,
         guard=guard,
         payers=payers,
+        cents=cents,
         with_bug=with_bug,
         all_bugs=all_bugs,
         report=report,

@@ -8,7 +8,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -157,10 +157,9 @@ class Bank:
     async def _disputes(self, request: Request) -> Response:
         return _list(request, [])
 
-    async def open(self) -> None:
-        """Begin to listen, on a free port."""
-        listening = socket.socket()
-        listening.bind(("127.0.0.1", 0))
+    async def open(self, hosts: Iterable[str] = ("127.0.0.1",), port: int = 0) -> None:
+        """Begin to listen, on this port of these addresses, or on a free one."""
+        listening = [socket.create_server((host, port)) for host in hosts]
         routes = [
             Route("/v1/refunds", self._refunds, methods=["GET", "POST"]),
             Route("/v1/payment_intents/{ref}", self._intent),
@@ -177,16 +176,21 @@ class Bank:
 
         config = uvicorn.Config(served, log_level="critical", lifespan="off")
         self._server = uvicorn.Server(config)
-        self._serving = asyncio.create_task(self._server._serve([listening]))
+        self._serving = asyncio.create_task(self._server._serve(listening))
         while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
-        self.url = f"stripe://{KEY}@127.0.0.1:{listening.getsockname()[1]}"
+        self.url = url_of("127.0.0.1", listening[0].getsockname()[1])
 
     async def close(self) -> None:
         """Listen no more."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = self._server.force_exit = True
             await self._serving
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the setting with which the cashier asks a bank there."""
+    return f"stripe://{KEY}@{host}:{port}"
 
 
 def _list(request: Request, those: list[dict[str, Any]]) -> Response:

@@ -2,22 +2,23 @@
 
 import asyncio
 import base64
-import json
-import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import httpx
-import standardwebhooks
 
+from app.orders import TermsChange
+from lab.callback import body_of, signed
 from lab.cents.bank import Bank
+from lab.torture.buyers import Seller, Visitors
 
 PRICE: Final = 500
 CURRENCY: Final = "EUR"
-TOKEN: Final = "the-shops-own-token"  # noqa: S105 - of a rehearsal
+SKU: Final = "lamp"
+HOLD_S: Final = 6.0
+OFFER: Final[TermsChange] = {"price": PRICE, "currency": CURRENCY, "hold_s": HOLD_S, "pay_s": HOLD_S}
 SECRET: Final = "whsec_" + base64.b64encode(b"a provider's secret: 32 bytes ok").decode()
 _PATIENCE_S: Final = 5.0
 _WITHIN_S: Final = 120.0
@@ -37,69 +38,67 @@ class Fate:
     either: bool = False
 
 
-class Payers:
-    """Buyers, their provider and the shop's operator. `urls`: of the instances; `fates`: of all who have paid."""
+class Payers(Visitors):
+    """Buyers, their provider and the shop's operator. `token`: the operator's; `fates`: of all who have paid."""
 
-    def __init__(self, urls: list[str], bank: Bank, seed: int, hold_s: float) -> None:
-        self._urls = urls
-        self._bank = bank
-        self._dice = random.Random(seed)  # noqa: S311 - no secret
-        self._hold_s = hold_s
-        self._signer = standardwebhooks.Webhook(SECRET)
-        self._http = httpx.AsyncClient(timeout=_PATIENCE_S, headers={"Authorization": f"Bearer {TOKEN}"})
-        self._count = 0
+    def __init__(
+        self, actors: Sequence[Seller], bank: Bank, seed: int, clock: Callable[[], float], *, token: str
+    ) -> None:
+        super().__init__(actors, seed, clock, patience_s=(_PATIENCE_S,))
+        self.bank = bank
+        self._operator = {"Authorization": f"Bearer {token}"}
         self.fates: list[Fate] = []
 
-    async def close(self) -> None:
-        """Hang up."""
-        await self._http.aclose()
+    async def come(self, per_s: float) -> None:
+        """Come at random moments, `per_s` a second on average, until cancelled."""
+        while True:
+            self._count += 1
+            self._begin(self._visit(self._count))
+            await asyncio.sleep(self._wishes.expovariate(per_s))
 
-    async def visit(self) -> None:
+    async def _visit(self, number: int) -> None:
         """Hold three units, and go one of the ways."""
-        self._count += 1
-        buyer, ref, ways = f"buyer-{self._count}", f"pi_{self._count}", list(WAYS)
-        way = ways[self._count % len(ways)]
-        wish = {"sku": "lamp", "quantity": _UNITS, "buyer": buyer}
+        buyer, ref, ways = f"buyer-{number}", f"pi_{number}", list(WAYS)
+        way = ways[number % len(ways)]
+        wish = {"sku": SKU, "quantity": _UNITS, "buyer": buyer}
         held = await self._until(lambda: self._post("/holds", wish, key=buyer))
         hold = str(held["id"])
         net, either, refs = await WAYS[way](self, hold, ref)
         self.fates.append(Fate(way, hold, refs, net, either))
 
+    async def close(self) -> None:
+        """Cancel all visits, and close the bank."""
+        await super().close()
+        await self.bank.close()
+
     # -- ways ----------------------------------------------------------------------------------------------------------
 
     def _pays(self, ref: str, amount: int = PRICE * _UNITS) -> None:
-        self._bank.take(ref, amount)
+        self.bank.take(ref, amount)
 
     async def _tell(self, kind: str, ref: str, hold: str | None = None, name: str = "", **data: Any) -> None:
         """Call back until it is taken, at any instance; perhaps without reading the answer, or once more."""
-        said = {"payment_ref": ref, **({"hold": hold} if hold else {}), "currency": CURRENCY, **data}
-        body = json.dumps({"type": f"payment.{kind}", "timestamp": datetime.now(UTC).isoformat(), "data": said})
+        body = body_of(f"payment.{kind}", {"payment_ref": ref, "hold": hold, "currency": CURRENCY, **data})
         name = name or f"msg-{kind}-{ref}-{data.get('amount')}"
 
         async def post() -> dict[str, Any]:
-            now = datetime.now(UTC)
-            headers = {
-                "webhook-id": name,
-                "webhook-timestamp": str(int(now.timestamp())),
-                "webhook-signature": self._signer.sign(name, now, body),
-            }
-            patience_s = 0.02 if self._dice.random() < _LOST else _PATIENCE_S
-            about: dict[str, Any] = {"content": body, "headers": headers, "timeout": patience_s}
+            patience_s = 0.02 if self._ways.random() < _LOST else _PATIENCE_S
+            about: dict[str, Any] = {"content": body, "headers": signed(SECRET, name, body), "timeout": patience_s}
             return _read(await self._http.post(f"{self._url()}/payments/webhook", **about))
 
         await self._until(post)
-        if self._dice.random() < _TWICE:
-            await asyncio.sleep(self._dice.uniform(0, 1))
+        if self._ways.random() < _TWICE:
+            await asyncio.sleep(self._ways.uniform(0, 1))
             await self._until(post)
 
     async def _gives_back(self, ref: str, amount: int | None = None) -> None:
         """Give back a payment, or a part, in the provider's dashboard; some shops don't tell the refund's id."""
-        made = self._bank.give_back(ref, amount)
+        made = self.bank.give_back(ref, amount)
         await self._tell("refunded", ref, name=f"msg-{made['id']}", amount=made["amount"], **_id_of(ref, made["id"]))
 
     async def tell_what_was_asked_for(self) -> None:
         """Report the refunds of the cashiers, late, and by both names: most are known by then."""
-        for payment in self._bank.payments.values():
+        for payment in self.bank.payments.values():
             for made in [one for one in payment.refunds if "seckill" in one["metadata"]]:
                 about = {"refund_id": made["id"], "refund_name": made["metadata"]["seckill"]}
                 await self._tell("refunded", payment.ref, name=f"late-{made['id']}", amount=made["amount"], **about)
@@ -123,7 +122,7 @@ class Payers:
 
     async def pay_late(self, hold: str, ref: str) -> Any:
         """Pay when the time is over: it takes units if they are left."""
-        await asyncio.sleep(self._hold_s + 1.5)
+        await asyncio.sleep(HOLD_S + 1.5)
         self._pays(ref)
         await self._succeeds(hold, ref)
         return PRICE * _UNITS, True, (ref,)
@@ -178,14 +177,14 @@ class Payers:
         """Have the bank take the money back."""
         await self.pay(hold, ref)
         await self._tell("disputed", ref, amount=PRICE * _UNITS, refund_id=f"dp_{ref}")
-        self._bank.give_back(ref)
+        self.bank.give_back(ref)
         await self._tell("dispute_lost", ref, amount=PRICE * _UNITS, refund_id=f"dp_{ref}")
         return 0, False, (ref,)
 
     async def have_a_refund_fail(self, hold: str, ref: str) -> Any:
         """A refund that comes back days later: an operator has it tried again."""
         await self.be_refunded_there(hold, ref)
-        made = self._bank.fail(ref)
+        made = self.bank.fail(ref)
         await self._tell("refund_failed", ref, amount=made["amount"], **_id_of(ref, made["id"]))
         await self._until(lambda: self._post(f"/orders/{hold}/refund/retry", {}))
         return 0, False, (ref,)
@@ -200,11 +199,11 @@ class Payers:
         await self._until(lambda: self._post(f"/orders/{hold}/refund", wish, key=f"refund-{key}"))
 
     async def _post(self, path: str, body: dict[str, Any], *, key: str = "") -> dict[str, Any]:
-        headers = {"Accept": "application/json"} | ({"Idempotency-Key": key} if key else {})
-        return _read(await self._http.post(self._url() + path, json=body, headers=headers))
+        headers = self._operator | {"Accept": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        return _read(await self._http.post(self._url() + path, json=body, headers=headers, timeout=_PATIENCE_S))
 
     def _url(self) -> str:
-        return self._dice.choice(self._urls)
+        return self._ways.choice(self._actors).url
 
     async def _until(self, ask: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Ask until there is an answer. Raises `TimeoutError`."""
@@ -213,7 +212,7 @@ class Payers:
             try:
                 return await ask()
             except (httpx.HTTPError, _AgainError):
-                await asyncio.sleep(self._dice.uniform(0.05, 0.5))
+                await asyncio.sleep(self._ways.uniform(0.05, 0.5))
         raise TimeoutError(f"no answer within {_WITHIN_S:g} s")
 
 

@@ -5,7 +5,7 @@ import json
 import statistics
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -184,21 +184,10 @@ async def _until_all_holds_end(shop: Shop, steps: Progress) -> None:
 
 async def _rush(options: DemoOptions, urls: list[str], steps: Progress, shop: Shop) -> dict[str, Any]:
     """Admit the crowd, and return the answer of each buyer."""
-    argv = [
-        sys.executable,
-        "-m",
-        "locust",
-        "-f",
-        str(locustfile()),
-        "--headless",
-        "--only-summary",
-        "--loglevel",
-        "WARNING",
-    ]
-    argv += ["-u", str(options.buyers), "-r", str(options.buyers), "--host", ",".join(urls), "--stop-timeout", "1"]
-    if options.pay is not None:
-        argv += ["--pay", str(options.pay), "--patience", str(_PATIENCE_S)]
-    crowd = Process("crowd", lambda folder: [*argv, "--report", str(folder / "report.json")])
+    pay = [] if options.pay is None else ["--pay", str(options.pay), "--patience", str(_PATIENCE_S)]
+    crowd = Process(
+        "crowd", lambda folder: crowd_argv(urls, options.buyers, folder / "report.json", "--stop-timeout", "1", *pay)
+    )
     gathering = steps.add_task(f"{options.buyers} buyers gather at the door", total=None)
     selling = steps.add_task("Units sold", total=options.stock, visible=False)
     try:
@@ -328,6 +317,13 @@ def _locks_taken(url: str) -> int:
             if sample.name == "seckill_lock_hold_seconds_count":
                 return int(sample.value)
     return 0
+
+
+def crowd_argv(urls: Sequence[str], buyers: int, report: Path, *more: str) -> list[str]:
+    """Return the command that sends so many buyers at once, with more options, and writes the report."""
+    argv = [sys.executable, "-m", "locust", "-f", str(locustfile()), "--headless", "--only-summary"]
+    argv += ["--loglevel", "WARNING", "-u", str(buyers), "-r", str(buyers), "--host", ",".join(urls)]
+    return [*argv, "--report", str(report), *more]
 
 
 def locustfile() -> Path:

@@ -20,12 +20,10 @@ import urllib.request
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import httpx
-import standardwebhooks
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -33,6 +31,7 @@ from starlette.routing import Route
 from app.orders import TermsChange
 from app.settings import PREFIX
 from app.web.catalogue import built_in
+from lab.callback import body_of, signed
 from lab.servers.process import Process, free_port, port_is_free
 
 SECRET: Final = f"{PREFIX}PAYMENTS_SECRET"
@@ -95,7 +94,7 @@ class Provider:
     def __init__(self, shops: Sequence[str], secret: str) -> None:
         self._shops = shops
         self._turns = itertools.cycle(shops)
-        self._webhook = standardwebhooks.Webhook(secret)
+        self._secret = secret
         self._http = httpx.AsyncClient(timeout=10, trust_env=False)
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_back: set[str] = set()  # the keys of refunds
@@ -139,7 +138,7 @@ class Provider:
             callback = Callback("payment.refunded", paid.hold, ref)
             self.callbacks.append(callback)
             self.start(
-                self._repeat(callback, self.body(callback.type, paid.refund(amount) | {"refund_name": name or None}))
+                self._repeat(callback, body_of(callback.type, paid.refund(amount) | {"refund_name": name or None}))
             )
         return paid
 
@@ -149,12 +148,6 @@ class Provider:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    @staticmethod
-    def body(kind: str, data: dict[str, Any]) -> str:
-        """The body of a callback."""
-        told = {name: value for name, value in data.items() if value is not None}
-        return json.dumps({"type": kind, "timestamp": datetime.now(UTC).isoformat(), "data": told})
 
     def is_ours(self, address: str) -> bool:
         """Return whether an address is one of the shops', as nobody is sent elsewhere."""
@@ -175,7 +168,7 @@ class Provider:
         callback = Callback(kind, paid.hold, paid.ref)
         self.callbacks.append(callback)
         priced = hold.get("to_pay") is not None
-        body = self.body(
+        body = body_of(
             kind, paid.told(amount=hold["to_pay"]) if priced else {"hold": paid.hold, "payment_ref": paid.ref}
         )
         for delay_s in (after_s, after_s + _AGAIN_S):  # at least once means: sometimes twice
@@ -212,15 +205,9 @@ class Provider:
 
         `signed_with`: another secret than ours, "" for none.
         """
-        now = datetime.now(UTC)
-        headers = {
-            "Content-Type": "application/json",
-            "webhook-id": name,
-            "webhook-timestamp": str(int(now.timestamp())),
-        }
-        if signed_with != "":
-            webhook = self._webhook if signed_with is None else standardwebhooks.Webhook(signed_with)
-            headers["webhook-signature"] = webhook.sign(name, now, body)
+        headers = {"Content-Type": "application/json"} | signed(signed_with or self._secret, name, body)
+        if signed_with == "":
+            del headers["webhook-signature"]
         try:
             answer = await self._http.post(f"{next(self._turns)}/payments/webhook", content=body, headers=headers)
         except httpx.HTTPError as error:

@@ -3,7 +3,6 @@
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import SeckillError
-from lab.demo.demo import locustfile
+from lab.demo.demo import crowd_argv
 
 _DETAILS_SHOWN: Final = 5
 _SPARE_S: Final = 120.0
@@ -67,10 +66,8 @@ def _limit_s(rehearsal: Rehearsal) -> float:
 
 def argv_of(rehearsal: Rehearsal, report: Path) -> list[str]:
     """Return the command that sends the buyers and writes the report."""
-    argv = [sys.executable, "-m", "locust", "-f", str(locustfile()), "--headless", "--only-summary"]
-    argv += ["--loglevel", "WARNING", "-u", str(rehearsal.buyers), "-r", str(rehearsal.buyers), "--stop-timeout", "5"]
-    argv += ["--host", ",".join(rehearsal.hosts), "--sku", ",".join(rehearsal.skus), "--report", str(report)]
-    argv += ["--quantity", str(rehearsal.quantity), "--over", str(rehearsal.over_s)]
+    argv = crowd_argv(rehearsal.hosts, rehearsal.buyers, report, "--stop-timeout", "5")
+    argv += ["--sku", ",".join(rehearsal.skus), "--quantity", str(rehearsal.quantity), "--over", str(rehearsal.over_s)]
     argv += ["--retries", str(rehearsal.retries), "--again", str(rehearsal.again)]
     if rehearsal.sign_with is not None:
         argv += ["--sign-with", str(rehearsal.sign_with)]

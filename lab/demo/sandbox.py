@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from app import money
+from lab.callback import body_of
 from lab.demo import provider as till
 from lab.demo.provider import PORT, SECRET, Payment, Provider, amount_of, item_of, page
 
@@ -75,7 +76,7 @@ class Till:
 
     async def tell(self, kind: str, data: dict[str, Any], name: str = "", *, signed_with: str | None = None) -> None:
         """Send a callback, and again while nobody can take it."""
-        body = self._provider.body(kind, data)
+        body = body_of(kind, data)
         size = f", {len(body) // 1000} kB" if len(body) > 1000 else ""
         what = f"{kind} of {data['payment_ref']}" + (f": {data['amount']}" if data.get("amount") is not None else "")
         for _ in range(_TRIES):

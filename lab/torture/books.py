@@ -1,5 +1,6 @@
 """The books of an item at the end: its journal, and how each order stands, as the store has them."""
 
+from app.orders import Event
 from app.orders.commands import own_key
 from app.orders.view import standing
 from app.stock import StockStore
@@ -12,26 +13,14 @@ async def journal_of(store: StockStore, sku: str) -> list[Entry]:
     """Read an item's journal."""
     found: list[Entry] = []
     while page := await store.journal(sku, after=found[-1].entry if found else None, limit=_PAGE):
-        found += [
-            Entry(
-                one.sku,
-                one.entry,
-                str(one.kind),
-                str(one.order),
-                one.number,
-                one.quantity,
-                one.buyer,
-                own_key(one.key),
-                one.token,
-                one.batch_id,
-                one.epoch,
-                *one.units,
-                dict(one.facts),
-                one.at,
-            )
-            for one in page
-        ]
+        found += map(_entry, page)
     return found
+
+
+def _entry(one: Event) -> Entry:
+    who = str(one.order), one.number, one.quantity, one.buyer, own_key(one.key)
+    how = one.token, one.batch_id, one.epoch
+    return Entry(one.sku, one.entry, str(one.kind), *who, *how, *one.units, dict(one.facts), one.at)
 
 
 async def kept_of(store: StockStore, sku: str) -> list[Kept]:

@@ -58,6 +58,7 @@ from fencelock.etcd.shared_lease import Key
 from fencelock.grant import Grant
 from fencelock.lease import Lease
 from fencelock.renewer import Renewer
+from lab.cents.bugs import BUGS as OF_THE_CASHIER
 
 _PATIENCE_S: Final = 0.3
 _REFUSED_OF_EACH_S: Final = (60.0, 45.0)
@@ -68,7 +69,8 @@ class Bug:
     """A safeguard to switch off, the faults that expose that, and how it is planted in this process.
 
     `rules`: those of the judge that it breaks, of which one is to be broken; any others prove nothing. `lock`: with
-    which it can be seen; `store_options`: options to start the store with, for a bug that is not in the instances.
+    which it can be seen; `cents`: whether it is the cashier's; `store_options`: options to start the store with, for a
+    bug that is not in the instances.
     """
 
     what: str
@@ -76,6 +78,7 @@ class Bug:
     nemeses: tuple[str, ...]
     plant: Callable[[], None]
     lock: str = "etcd"
+    cents: bool = False
     store_options: tuple[str, ...] = ()
 
 
@@ -917,6 +920,10 @@ BUGS: Final[dict[str, Bug]] = {
         _refuses(_is_unlucky), "service.nobody_waits", what="One buyer in ten is refused for 45 s of each minute."
     ),
     "refuses-most": _bug(_refuses(_most), "service.nobody_waits", what="Nine purchases of ten are refused."),
+    **{
+        name: _bug(plant, "cents.each_has_what_is_due", "cents.books_agree", under="kill", cents=True)
+        for name, plant in OF_THE_CASHIER.items()
+    },
     "no-fsync": _bug(
         lambda: None,
         "sale.answers_kept",

@@ -64,6 +64,7 @@ class TortureArguments:
     store: str
     guard: Guard | None
     payers: bool
+    cents: bool
     with_bug: str
     all_bugs: bool
     report: Path
@@ -163,7 +164,10 @@ def _options(arguments: TortureArguments) -> torturing.TortureOptions:
         raise WrongOption("--guard", str(error)) from None
     every_s = arguments.ttl_s + _CALM_S if arguments.every_s is None else arguments.every_s
     seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
-    sends = arguments.payers and torturing.can_hold(store, guard, arguments.upgrade_from)
+    can_hold = torturing.can_hold(store, guard, arguments.upgrade_from)
+    if arguments.cents and not can_hold:
+        raise WrongOption("--cents", "nothing can be held there, and so nothing be paid")
+    sends = arguments.payers and can_hold and not arguments.cents
     possible = names_for(lock, store, guard, promised, sends=sends, upgraded=arguments.upgrade_from is not None)
     return torturing.TortureOptions(
         duration_s=arguments.duration_s,
@@ -183,6 +187,7 @@ def _options(arguments: TortureArguments) -> torturing.TortureOptions:
         report=arguments.report,
         upgrade_from=arguments.upgrade_from and arguments.upgrade_from.absolute(),
         payers=arguments.payers,
+        cents=arguments.cents,
     )
 
 
@@ -212,6 +217,7 @@ def with_bug(options: torturing.TortureOptions, name: str) -> torturing.TortureO
         nemeses=bug.nemeses,
         duration_s=min(options.duration_s, _BUG_DURATION_S),
         payers=True,
+        cents=bug.cents,
     )
 
 

@@ -194,7 +194,8 @@ class Pause:
     """An operator has closed an item: asked for at `asked_at`, told so at `done_at` (None: not), until `until`.
 
     At `until` they asked to open it again, and were told so at `resumed_at`. `how`: the outcome that buyers have then:
-    paused, or, where its hours were changed, ended or not_started.
+    paused, or, where its hours were changed, ended or not_started. `from_1970`: to be added to each of these moments
+    for one of a server's clock.
     """
 
     sku: str
@@ -203,6 +204,7 @@ class Pause:
     until: float
     resumed_at: float
     how: str = "paused"
+    from_1970: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +381,20 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Cents:
+    """The books of a provider in the end, after so many payments, and requests for refunds.
+
+    `of_buyers`: whose money is not what should be left of it; `wrong`: what the books, the orders and the events say
+    otherwise than each other.
+    """
+
+    payments: int
+    asked: int
+    of_buyers: list[str]
+    wrong: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """The rest of an item at the end."""
 
@@ -432,6 +448,7 @@ class History:
     stands: list[Stand] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     lates: list[Late] = field(default_factory=list)
+    cents: list[Cents] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
@@ -467,6 +484,7 @@ Event = (
     | Stand
     | Late
     | Reading
+    | Cents
     | End
 )
 
@@ -487,6 +505,7 @@ _LISTS: Final[dict[type[Any], str]] = {
     Delivery: "deliveries",
     Stand: "stands",
     Late: "lates",
+    Cents: "cents",
     Reading: "readings",
 }
 _KINDS: dict[str, type[Any]] = {
@@ -507,6 +526,7 @@ _KINDS: dict[str, type[Any]] = {
     "delivery": Delivery,
     "stand": Stand,
     "late": Late,
+    "cents": Cents,
     "reading": Reading,
     "end": End,
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, ParamSpec
 
 from lab.torture import (
+    judge_cents,
     judge_drops,
     judge_events,
     judge_locks,
@@ -124,7 +125,19 @@ def _judge(history: History) -> list[Finding]:
         _check("", f"{OF_THE_RUN}all this", _struck(history), tested, evidence),
         *_of_drops(history),
         *(_of_money(history) if history.setup.flows else ()),
+        *(_of_cents(history) if history.cents else ()),
     ]
+
+
+def _of_cents(history: History) -> Iterator[Finding]:
+    paid, asked = (sum(one) for one in zip(*((each.payments, each.asked) for each in history.cents), strict=True))
+    looked_at = f"{paid} payments, {asked} requests for refunds"
+    for promise, rule in (
+        ("each buyer has what is due", judge_cents.each_has_what_is_due),
+        ("the provider's books and ours agree", judge_cents.books_agree),
+        (f"{OF_THE_RUN}refunds", judge_cents.tested),
+    ):
+        yield _check("M4", promise, looked_at, rule, history)
 
 
 def _of_drops(history: History) -> Iterator[Finding]:

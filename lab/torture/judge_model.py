@@ -8,8 +8,9 @@ other is looked for. The first entry that has no explanation is told, and those 
 offer is a command of its own: that units are offered in the batch in which they come back is no demand of this judge.
 """
 
+import heapq
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, count, groupby
 from typing import Final, NamedTuple
 
 from lab.model.money import NOT_YET, Change, Life, Money, Order, Scope, State, Wish
@@ -73,10 +74,16 @@ class Follower:
         if unknown is not None:
             return f"{_named(unknown)}: it has had no first event"
         tried: set[tuple[int, int, int]] = set()
-        paths = [(self._state, 0, 0)]
+        paths: list[tuple[int, int, State, int, int]] = []
+        older = count(0, -1)  # of those with as few restocks the last one goes on
+
+        def go_on(state: State, done: int, new: int) -> None:
+            heapq.heappush(paths, (state.added, next(older), state, done, new))
+
+        go_on(self._state, 0, 0)
         best, why = (-1, -1), ""
-        while paths:
-            state, done, new = paths.pop()
+        while paths:  # fewest restocks first: a unit that is not there yet explains no late payment that found none
+            *_, state, done, new = heapq.heappop(paths)
             if done == len(changed) and new == len(begun):
                 self._state = state
                 return ""
@@ -84,13 +91,13 @@ class Follower:
                 continue
             tried.add((done, new, state.added))
             if (units := next((one for one in self._added if one > state.added), None)) is not None:
-                paths.append((self._model.restocked(state, units - state.added), done, new))
+                go_on(self._model.restocked(state, units - state.added), done, new)
             for ahead, is_new in ((begun[new:], True), (changed[done:], False)):
                 if not ahead:
                     continue
-                after, count, wrong = self._explain(state, ahead)
+                after, many, wrong = self._explain(state, ahead)
                 if after is not None:
-                    paths.append((after, done + count * (not is_new), new + count * is_new))
+                    go_on(after, done + many * (not is_new), new + many * is_new)
                 elif (done, new) > best:
                     best, why = (done, new), wrong
         return why

@@ -57,6 +57,7 @@ _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
 _ROUNDED_S: Final = 0.01  # the moments of a run
 _MANY: Final = 60  # orders, of which some are paid with a wrong amount
 _TO_GIVE_BACK: Final = ("refund_due", "duplicate_payment")
+_NO_MORE: Final = ("ended", "sold_out")  # why a place in line is cancelled by nobody
 _BEGINS: Final = ("held", "waiting")  # the events of a hold that is asked for
 _ABOUT_A_PAYMENT: Final = (CONFIRMED, REFUND_DUE, MISMATCH)
 
@@ -74,7 +75,7 @@ class Money:
         self.journal: dict[str, list[Entry]] = {flow.item.sku: [] for flow in self.flows}
         self.of: dict[str, list[Entry]] = defaultdict(list)
         self.places: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for entry in end.journal:
+        for entry in (one for one in end.journal if one.sku in self.journal):
             self.journal[entry.sku].append(entry)
             self.of[entry.order].append(entry)
             if entry.kind == CONFIRMED or (
@@ -199,12 +200,12 @@ def nobody_is_overtaken(money: Money) -> Iterator[str]:
     Within a batch those who are served stand before those who come; at the end nobody waits for units that are there.
     """
     for flow in money.flows:
-        sku, line = flow.item.sku, dict[str, int]()
+        sku, line, held = flow.item.sku, dict[str, int](), 0
         left = flow.item.initial + sum(one.added for one in money.restocks(sku))
         heard = _heard(money, sku)
         pauses = [one for one in money.history.pauses if one.sku == sku]
         for one, by in zip(money.journal[sku], heard, strict=True):
-            left += one.stock
+            left, held = left + one.stock, held + one.held
             first, since = next(iter(line), None), money.since[sku, one.entry]
             gets = (one.kind in ("held", "sold") and one.number == 1) or one.kind == "offered"
             if gets and first not in (None, one.order):
@@ -213,10 +214,16 @@ def nobody_is_overtaken(money: Money) -> Iterator[str]:
                 yield f"{sku}, entry {one.entry}: {one.order} is offered units, and does not wait"
             if one.kind == "offered":
                 for closed in pauses:
-                    if closed.done_at is not None and closed.done_at <= since and by <= closed.until:
-                        yield f"{one.order} is offered units between {since:.2f} s and {by:.2f} s: it is {closed.how}"
-            ends = one.kind == "cancelled" and one.facts.get("why") == "ended"
-            if ends and not any(
+                    if (
+                        closed.done_at is not None
+                        and closed.done_at <= (at := one.at - closed.from_1970) <= closed.until
+                    ):
+                        yield f"{one.order} is offered units at {at:.2f} s: it is {closed.how}"
+            why = one.facts.get("why") if one.kind == "cancelled" else None
+            later = sum(it.added for it in money.restocks(sku)) - sum(it.added for it in money.restocks(sku, since))
+            if why == "sold_out" and (first != one.order or one.quantity <= left - later + held):
+                yield f"{one.order} is sent away, and its wish could be met"
+            if why == "ended" and not any(
                 its.how == "ended" and its.asked_at <= by and since <= its.resumed_at for its in pauses
             ):
                 yield f"{one.order} is cancelled at the end of the sale, which has not ended"
@@ -580,8 +587,8 @@ def _running(pairs: Sequence[tuple[float, int]], choose: Callable[[int, int], in
 
 def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
     """Return the request that must have come before this could happen; None if none is needed."""
-    if one.facts.get("by") == CASHIER or (one.kind == "cancelled" and one.facts.get("why") == "ended"):
-        return None  # what it does was asked for by a refund that is due; and the end of a sale ends the line
+    if one.facts.get("by") == CASHIER or (one.kind == "cancelled" and one.facts.get("why") in _NO_MORE):
+        return None  # what it does was asked for by a refund that is due; and a wish that can't be met any more ends
     match one.kind:
         case "held" | "waiting":
             return "hold", one.facts.get("ref", ""), None, None

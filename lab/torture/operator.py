@@ -14,10 +14,10 @@ from app.wiring import Sale
 from lab.torture.history import Flow, Item, NewSale, Pause, Price, Restock
 
 CURRENCY: Final = "EUR"
-_EACH_S: Final = 4.0  # on average
+_EACH_S: Final = 2.5  # on average
 _LOOK_AGAIN_S: Final = 0.1
 _WAIT_S: Final = 3.0  # for the lock
-_CLOSED_S: Final = 0.8  # at most; a hold lasts for longer
+_CLOSED_S: Final = (0.2, 1.4)  # units of one item come back within that, and another's holds go on
 _FAR_S: Final = 2 * 86_400.0  # hours that begin, or ended, so long from now: further than a clock of the store jumps
 _CHANGED: Final = 0.5  # share of changes of the flow that add no units
 _SALE_EACH_S: Final = 3.0  # on average
@@ -66,10 +66,12 @@ class Operator:
             await asyncio.sleep(dice.expovariate(1 / _EACH_S))
             if flows and dice.random() < _CHANGED:
                 sku, how = dice.choice(flows), dice.choice(["price", "price", *_CLOSINGS])
+                if how != "price":
+                    sku = await self._with_a_line() or sku
                 if how == "price":
                     await asyncio.shield(self._price(sku, self._prices[sku] + dice.choice((-100, -1, 1, 100))))
                 else:
-                    await asyncio.shield(self._close(sku, dice.uniform(0, _CLOSED_S), how))
+                    await asyncio.shield(self._close(sku, dice.uniform(*_CLOSED_S), how))
                 continue
             sku = dice.choice(self._free)
             units = dice.randint(1, _MOST_OF_A_FLOW if sku in flows else most)
@@ -92,6 +94,13 @@ class Operator:
         self._gives_up = True
         async with self._turn:
             return ["an operator has asked in vain, again and again"]
+
+    async def _with_a_line(self) -> str | None:
+        """Return an item for which somebody waits: that nobody is served while it is closed is seen only there."""
+        with contextlib.suppress(*EXPECTED):
+            found = await self._sale.stock.levels(sorted(self._prices))
+            return next((sku for sku, one in found.items() if not isinstance(one, StockError) and one.waiting), None)
+        return None
 
     async def levels(self) -> dict[str, int]:
         """Return the units left of each item that is not of the flow."""
@@ -124,15 +133,18 @@ class Operator:
 
     async def _restock(self, sku: str, change: Callable[[], Awaitable[object]]) -> None:
         async with self._turn:
-            asked_at = self._clock()
-            try:
-                await change()
-            except EXPECTED:
-                pass  # it may have been done all the same
-            except asyncio.CancelledError:
-                await asyncio.shield(self._note(sku, asked_at))
-                raise
+            await self._try(sku, change)
+
+    async def _try(self, sku: str, change: Callable[[], Awaitable[object]]) -> None:
+        asked_at = self._clock()
+        try:
+            await change()
+        except EXPECTED:
+            pass  # it may have been done all the same
+        except asyncio.CancelledError:
             await asyncio.shield(self._note(sku, asked_at))
+            raise
+        await asyncio.shield(self._note(sku, asked_at))
 
     async def _note(self, sku: str, asked_at: float) -> None:
         while True:
@@ -148,16 +160,22 @@ class Operator:
             self._noted(Restock(round(asked_at, 4), round(self._clock(), 4), added, sku))
 
     async def _close(self, sku: str, for_s: float, how: str) -> None:
-        """Close an item for a moment; whatever becomes of that, it is opened again."""
+        """Close an item for a moment; whatever becomes of that, it is opened again.
+
+        A unit of a scarce one is added meanwhile, which nobody who waits may be offered yet.
+        """
         async with self._turn:
             asked_at = self._clock()
             sure = await self._set(sku, _CLOSINGS[how]())
             done_at = self._clock() if sure else None
+            if sku in self._free:
+                await self._try(sku, lambda: self._change(sku, 1, in_all=False))
             await asyncio.sleep(for_s)
             until = self._clock()
             resumed_at = await self._set_surely(sku, _OPEN)
             sure_at = None if done_at is None else round(done_at, 4)
-            self._noted(Pause(sku, round(asked_at, 4), sure_at, round(until, 4), round(resumed_at, 4), how))
+            from_1970 = round(time.time() - self._clock(), 4)
+            self._noted(Pause(sku, round(asked_at, 4), sure_at, round(until, 4), round(resumed_at, 4), how, from_1970))
 
     async def _price(self, sku: str, price: int) -> None:
         """Set the price of a unit; whoever has a hold has it at the price at which it began."""

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
-from app.orders import DEFAULT_SKU, TermsChange
+from app.orders import DEFAULT_SKU, Order, TermsChange
 from app.outbox.state import State
 from app.settings import Guard, load
 from app.stock import Level
@@ -24,6 +24,9 @@ from app.wiring import Sale, open_sale
 from fencelock.backend import Scope
 from fencelock.clock import now
 from fencelock.registry import backend_class
+from lab.cents import books
+from lab.cents import payers as cents
+from lab.cents.payers import OFFER, SKU
 from lab.torture import asked, beliefs, long_hold
 from lab.torture.books import journal_of, kept_of
 from lab.torture.bugs import BUGS
@@ -75,6 +78,9 @@ _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the w
 _BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks like a lack of buyers
 _PAGE: Final = 1000
 _PAYERS: Final = 0.25  # so many payers come for each buyer
+_CENTS: Final = 0.1  # and so many to a provider with bad days
+_PLENTY: Final = 10**6
+_ALL_PAID_WITHIN_S: Final = 120.0  # money that nobody was told of would be a difference
 _BID_AGAIN_S: Final = 8.0  # when the next sale has begun, as often as not
 _DROPPED: Final = 0.15  # share of the buyers who come for the drop
 _PRICE: Final = 499
@@ -89,7 +95,8 @@ _KNOWN: Final = {"etcd": ("lock-pause",), "etcd-txn": ("lock-pause",)}
 class TortureOptions:
     """Options of a run. `stock` None: a little less than buyers will ask for; `bug`: see `lab.torture.bugs`.
 
-    `payers`: whether units are held and paid beside the sale, where the store can do so.
+    `payers`: whether units are held and paid beside the sale, where the store can do so; `cents`: whether that is at a
+    provider with bad days, which a cashier asks for refunds.
     """
 
     duration_s: float
@@ -108,6 +115,7 @@ class TortureOptions:
     report: Path
     upgrade_from: Path | None
     payers: bool
+    cents: bool = False
 
 
 def run(options: TortureOptions) -> tuple[int, list[Finding]]:
@@ -239,7 +247,7 @@ def _grace_s(options: TortureOptions) -> float:
 
 def _flows(options: TortureOptions) -> tuple[Flow, ...]:
     """Items whose units are held and paid: one is too scarce for all who come, one has a limit."""
-    if not (options.payers and can_hold(options.store, options.guard, options.upgrade_from)):
+    if options.cents or not (options.payers and can_hold(options.store, options.guard, options.upgrade_from)):
         return ()
     visits = options.rate * _PAYERS * options.duration_s / 2
     grace_s = _grace_s(options)
@@ -256,21 +264,31 @@ def _variables(options: TortureOptions) -> dict[str, str]:
         "WEBHOOK_TIMEOUT_MS": str(int(WEBHOOK_TIMEOUT_S * 1000)),
         "WEBHOOK_RETRY_S": "0.1",
     }
-    return (sends if _flows(options) else {}) | {
-        "GUARD": options.guard.value,
-        "LOCK_TTL_S": str(options.ttl_s),
-        "LOCK_GROUPS": str(_LOCK_GROUPS),
-        "LOCK_FALLBACK": str(options.fallback).lower(),
-        "PURCHASE_TIMEOUT_MS": str(int(options.ttl_s * _PURCHASE_TIMEOUT_TTLS * 1000)),
-        "LOCK_TIMEOUT_MS": timeout_ms,
-        "STORE_TIMEOUT_MS": timeout_ms,
-        "STORE_WAIT_REPLICAS": str(_wait_replicas(options)),
-        "REFUSAL_TTL_S": str(_REFUSAL_TTL_S),
-        "SHOP_TOKEN": _TOKEN,
-        "HOLDS_FROM": "anybody",
-        "ADMIN_TOKEN": _TOKEN,
-        "GRACE_S": str(options.seed % 2),
+    refunds = {
+        "PAYMENTS_SECRET": cents.SECRET,
+        "REFUNDS_PER_MINUTE": "100000",
+        "WEBHOOK_TIMEOUT_MS": "1000",  # the bank is later than that now and then
+        "AUDIT_INTERVAL_S": "1",
     }
+    return (
+        (sends if _flows(options) else {})
+        | (refunds if options.cents else {})
+        | {
+            "GUARD": options.guard.value,
+            "LOCK_TTL_S": str(options.ttl_s),
+            "LOCK_GROUPS": str(_LOCK_GROUPS),
+            "LOCK_FALLBACK": str(options.fallback).lower(),
+            "PURCHASE_TIMEOUT_MS": str(int(options.ttl_s * _PURCHASE_TIMEOUT_TTLS * 1000)),
+            "LOCK_TIMEOUT_MS": timeout_ms,
+            "STORE_TIMEOUT_MS": timeout_ms,
+            "STORE_WAIT_REPLICAS": str(_wait_replicas(options)),
+            "REFUSAL_TTL_S": str(_REFUSAL_TTL_S),
+            "SHOP_TOKEN": _TOKEN,
+            "HOLDS_FROM": "anybody",
+            "ADMIN_TOKEN": _TOKEN,
+            "GRACE_S": str(options.seed % 2),
+        }
+    )
 
 
 def _wait_replicas(options: TortureOptions) -> int:
@@ -292,13 +310,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
     setup = recorder.history.setup
     with beliefs.watch(stage.folder / beliefs.FILE, _OPERATOR), asked.watch(stage.folder / asked.FILE, _OPERATOR):
         async with open_sale(direct) as sale:
-            for item in (*setup.items, *setup.drops):
-                terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
-                await sale.stock.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
-            for flow in setup.flows:
-                terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": CURRENCY}
-                terms["limit_per_buyer"] = flow.item.limit or None
-                await sale.stock.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
+            await _put_on_sale(sale, setup, cents=options.cents)
             began = now()
 
             def clock() -> float:
@@ -307,9 +319,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             # Some ask elsewhere while their instance is still busy, others hear it give up.
             patience_s = (1.0, options.ttl_s + RECOVERY_S)
             crowd = Crowd(stage.instances, setup.items, options.seed, clock, recorder.note, patience_s=patience_s)
-            payers = Payers(
-                stage.instances, setup.flows, options.seed, clock, recorder.note, patience_s=patience_s, token=_TOKEN
-            )
+            payers = await _payers(options, stage, recorder, clock, patience_s)
             bidders = Crowd(
                 stage.instances,
                 setup.drops,
@@ -340,7 +350,8 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 receiver.behave()
                 await _finish(sale, crowd, options, setup, progress)
                 for others in (payers, bidders):
-                    await others.all_told(_PAID_WITHIN_S)
+                    await others.all_told(_ALL_PAID_WITHIN_S if others is payers and options.cents else _PAID_WITHIN_S)
+                await books.settled(sale, payers)
                 await _all_over(sale, setup)
                 if setup.flows:
                     await _all_sent(sale, stage.skus)
@@ -362,8 +373,37 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 await asyncio.to_thread(server.start)
             await _calm_down(stage, sale, calm_s)  # an instance may have stood for an office anew
             await _read(stage, recorder)
-            recorder.note(await _end(stage, sale, setup, unheard))
+            for closed in await books.closed(sale, payers):
+                recorder.note(closed)
+            recorder.note(await _end(stage, sale, setup, unheard, [SKU] if options.cents else []))
     _note_what_instances_saw(stage, recorder, began)
+
+
+async def _put_on_sale(sale: Sale, setup: Setup, *, cents: bool) -> None:
+    for item in (*setup.items, *setup.drops):
+        terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
+        await sale.stock.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
+    for flow in setup.flows:
+        terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": CURRENCY}
+        terms["limit_per_buyer"] = flow.item.limit or None
+        await sale.stock.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
+    if cents:
+        await sale.stock.set_stock(SKU, _PLENTY, new_sale=True, terms=OFFER)
+
+
+async def _payers(
+    options: TortureOptions,
+    stage: Stage,
+    recorder: Recorder,
+    clock: Callable[[], float],
+    patience_s: tuple[float, ...],
+) -> Payers | cents.Payers:
+    if not options.cents:
+        about = stage.instances, recorder.history.setup.flows, options.seed, clock, recorder.note
+        return Payers(*about, patience_s=patience_s, token=_TOKEN)
+    bank = books.bank_of(options.seed)
+    await bank.open(sorted(stage.hosts), stage.bank_port)
+    return cents.Payers(stage.instances, bank, options.seed, clock, token=_TOKEN)
 
 
 def _note_what_instances_saw(stage: Stage, recorder: Recorder, began: float) -> None:
@@ -379,7 +419,7 @@ async def _let_loose(
     world: World,
     crowd: Crowd,
     bidders: Crowd,
-    payers: Payers,
+    payers: Payers | cents.Payers,
     clock: Callable[[], float],
     recorder: Recorder,
     progress: Progress,
@@ -407,6 +447,8 @@ async def _let_loose(
     ]
     if recorder.history.setup.flows:
         others.append(asyncio.create_task(payers.come(options.rate * _PAYERS)))
+    if options.cents:
+        others.append(asyncio.create_task(payers.come(options.rate * _CENTS)))
     try:
         while not striking.done():
             progress.update(step, completed=min(clock(), options.duration_s))
@@ -574,15 +616,15 @@ async def _read(stage: Stage, recorder: Recorder) -> None:
                 recorder.note(Reading(actor.name, sku, level, report.get("total", {})))
 
 
-async def _end(stage: Stage, sale: Sale, setup: Setup, unreadable: list[str]) -> End:
+async def _end(stage: Stage, sale: Sale, setup: Setup, unreadable: list[str], others: Sequence[str]) -> End:
     left, orders = await _sold(sale, setup.items, unreadable)
     drops, bought = await _sold(sale, setup.drops, unreadable)
     journal: list[Entry] = []
     kept: list[Kept] = []
-    for flow in setup.flows:
+    for sku in (*(flow.item.sku for flow in setup.flows), *others):
         try:
-            journal += await journal_of(sale.store, flow.item.sku)
-            kept += await kept_of(sale.store, flow.item.sku)
+            journal += await journal_of(sale.store, sku)
+            kept += await kept_of(sale.store, sku)
         except StockUnavailable:
             raise
         except StockError as error:
@@ -608,22 +650,14 @@ async def _sold(sale: Sale, items: Sequence[Item], unreadable: list[str]) -> tup
         left.append(Left(level.stock, level.lucky, level.initial, item.sku))
         after = None
         while page := await sale.store.orders(item.sku, after=after, limit=_PAGE):
-            orders += [
-                SoldOrder(
-                    str(one.id),
-                    one.quantity,
-                    one.buyer,
-                    one.key,
-                    one.instance,
-                    one.token,
-                    one.batch_id,
-                    one.sku,
-                    one.epoch,
-                )
-                for one in page
-            ]
+            orders += map(_sold_order, page)
             after = page[-1].record.number
     return left, orders
+
+
+def _sold_order(one: Order) -> SoldOrder:
+    how = one.instance, one.token, one.batch_id, one.sku, one.epoch
+    return SoldOrder(str(one.id), one.quantity, one.buyer, one.key, *how)
 
 
 def _keep_logs(stage: Stage, report: Path) -> None:

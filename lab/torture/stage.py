@@ -19,6 +19,7 @@ from typing import Final, Self
 from app.settings import PREFIX, Settings
 from app.stock.redis.keys import keys_of
 from app.stock.registry import MYSQL, POSTGRES, REDIS
+from lab.cents.bank import url_of
 from lab.servers import EtcdMember, LockServers, MariaDB, PgBouncer, Postgres, RedisCluster, SentinelSet, Valkey
 from lab.servers.etcd import replace_member
 from lab.servers.process import Process, free_port
@@ -76,6 +77,8 @@ class Actor(Process):
         }
         if "WEBHOOK_SECRET" in variables:
             own["WEBHOOK_URL"] = f"http://{host}:{stage.receiver_port}/{name}"
+        if "PAYMENTS_SECRET" in variables:
+            own["REFUNDS"] = url_of(host, stage.bank_port)
         # Without the user's settings for their own instances.
         env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         env |= {PREFIX + name: value for name, value in (variables | own).items()}
@@ -172,7 +175,7 @@ class Stage:
             self.store = Valkey(durable=True, options=store_options, env=env)
         self.read_mark, self.commit_mark = _MARKS[system_of(store)]
         self.skus: tuple[str, ...] = ()  # the items on sale
-        self.receiver_port = free_port()
+        self.receiver_port, self.bank_port = free_port(), free_port()
         self._count = instances
         self._variables = variables
         self._bug = bug

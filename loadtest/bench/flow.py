@@ -15,12 +15,10 @@ import time
 from base64 import b64encode
 from collections import defaultdict
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import standardwebhooks
 import uvicorn
 import uvloop
 from rich.console import Console
@@ -29,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lab.callback import body_of, signed
 from lab.servers.process import free_port
 from loadtest.bench.stand import CONTENDERS, Running, Stand
 
@@ -72,9 +71,9 @@ class Payer:
         """Connect."""
         self._reader, self._writer = await asyncio.open_connection(self._where.hostname, self._where.port)
 
-    async def _post(self, path: str, body: str, **headers: str) -> Any:
+    async def _post(self, path: str, body: str, headers: dict[str, str] | None = None) -> Any:
         lines = [f"POST {path} HTTP/1.1", "Host: bench", f"Content-Length: {len(body)}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self._writer.write("\r\n".join([*lines, "", body]).encode())
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -83,11 +82,8 @@ class Payer:
     async def buy(self, name: str) -> str:
         """Hold a unit, and announce its payment as the provider does; return the order."""
         held = await self._post("/holds", json.dumps({"buyer": name}))
-        body = json.dumps({"type": "payment.succeeded", "data": {"hold": held["id"], "payment_ref": name}})
-        now = datetime.now(UTC)
-        signature = standardwebhooks.Webhook(_SECRET).sign(name, now, body)
-        signed = {"webhook_id": name, "webhook_timestamp": str(int(now.timestamp())), "webhook_signature": signature}
-        told = await self._post("/payments/webhook", body, **signed)
+        body = body_of("payment.succeeded", {"hold": held["id"], "payment_ref": name})
+        told = await self._post("/payments/webhook", body, signed(_SECRET, name, body))
         if told.get("outcome") != "confirmed":
             raise RuntimeError(f"a payment was answered {told}")
         return str(held["id"])

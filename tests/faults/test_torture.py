@@ -46,6 +46,15 @@ def test_every_promise_is_kept(tmp_path: Path, nemeses: str) -> None:
     assert "open, lock: etcd" in (tmp_path / "instance-1.log").read_text()
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("store", ["redis", "mysql", "postgres"])
+def test_each_cent_is_known(tmp_path: Path, store: str) -> None:
+    """Payers pay at a provider with bad days while instances are killed: its books and ours agree in the end."""
+    done = torture(tmp_path, *QUICK, "--cents", "--store", store, "--nemesis", "kill,store-cut")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "requests for refunds" in done.stdout
+
+
 def test_without_the_guard_it_is_caught(tmp_path: Path) -> None:
     """The control: holders are paused, nothing checks their writes: the judge must find violations."""
     done = torture(tmp_path, *QUICK, "--guard", "none", "--nemesis", "pause")
@@ -92,6 +101,7 @@ def test_instances_are_upgraded_in_mid_sale(tmp_path: Path) -> None:
         (["--rate", "10"], "--rate 10 is too low for 3 instances"),
         (["--ttl-s", "1"], "--ttl-s"),
         (["--report", __file__], "is not a folder"),
+        (["--cents", "--guard", "none"], "nothing can be held there"),
     ],
 )
 def test_wrong_options_are_named(tmp_path: Path, options: list[str], said: str) -> None:

@@ -7,14 +7,13 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-import standardwebhooks
 
+from lab.callback import signed
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, ThreadedInstance
 from tests.harness.waiting import eventually_async
@@ -128,13 +127,7 @@ async def announced_by_asgi(http: httpx.AsyncClient, hold: str, paid: dict[str, 
 
 async def called_back(http: httpx.AsyncClient, hold: str, paid: dict[str, Any]) -> httpx.Response:
     body = json.dumps({"type": "payment.succeeded", "data": {"hold": hold, **paid}})
-    at = datetime.now(UTC)
-    headers = {
-        "webhook-id": "m",
-        "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": standardwebhooks.Webhook(SECRET).sign("m", at, body),
-    }
-    return await http.post("/payments/webhook", content=body, headers=headers)
+    return await http.post("/payments/webhook", content=body, headers=signed(SECRET, "m", body))
 
 
 DOORS = [announced, announced_by_asgi, called_back]

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 import pytest
-import standardwebhooks
 
 from app.operator import StockAdmin
+from lab.callback import signed
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance, client
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -59,12 +59,7 @@ async def call_back(
     written = at - timedelta(seconds=written_ago_s)
     body = json.dumps({"type": f"payment.{kind}", "timestamp": written.isoformat(), "data": about})
     name = f"{kind} {ref} {hold and hold.partition('~')[0]} {more}"
-    headers = {
-        "webhook-id": name,
-        "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": standardwebhooks.Webhook(secret).sign(name, at, body),
-    }
-    return await http.post("/payments/webhook", content=body, headers=headers)
+    return await http.post("/payments/webhook", content=body, headers=signed(secret, name, body, at))
 
 
 async def outcome(http: httpx.AsyncClient, kind: str, hold: str | None, ref: str = "p1", **more: Any) -> str:

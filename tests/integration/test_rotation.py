@@ -15,6 +15,7 @@ import standardwebhooks
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from lab.callback import signed
 from lab.servers import EtcdMember, Valkey
 from tests.harness.receiver import receiver
 from tests.harness.shop import TOKEN, client
@@ -65,13 +66,7 @@ async def confirmed(http: httpx.AsyncClient, side: Side, hold: str) -> httpx.Res
 
 async def reported(http: httpx.AsyncClient, side: Side, hold: str) -> httpx.Response:
     body = json.dumps({"type": "payment.succeeded", "data": {"hold": hold, "payment_ref": hold}})
-    now = datetime.now(UTC)
-    headers = {
-        "webhook-id": hold,
-        "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": standardwebhooks.Webhook(side.payments_secret).sign(hold, now, body),
-    }
-    return await http.post("/payments/webhook", content=body, headers=headers)
+    return await http.post("/payments/webhook", content=body, headers=signed(side.payments_secret, hold, body))
 
 
 async def reported_by_stripe(http: httpx.AsyncClient, side: Side, hold: str) -> httpx.Response:

@@ -9,15 +9,14 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from standardwebhooks import Webhook
 
+from lab.callback import signed
 from lab.demo.provider import ProviderProcess
 from lab.demo.sandbox import DAYS
 from lab.servers import EtcdMember, Valkey
@@ -149,9 +148,8 @@ def test_a_service_that_came_back_older_is_believed(tmp_path: Path) -> None:
 
     def tell(name: str, kind: str, **said: Any) -> None:
         data = {"ref": "c1", "about": "order", "quantity": 1, "payment_ref": None, "amount": None, **said}
-        body, now = json.dumps({"type": kind, "data": data}), datetime.now(UTC)
-        headers = {"webhook-id": name, "webhook-timestamp": str(int(now.timestamp()))}
-        headers["webhook-signature"] = Webhook(SECRET).sign(name, now, body)
+        body = json.dumps({"type": kind, "data": data})
+        headers = signed(SECRET, name, body)
         assert httpx.post(f"{url}/events", content=body, headers=headers, timeout=30).status_code == 200
 
     def books(query: str) -> list[tuple[Any, ...]]:

@@ -41,7 +41,8 @@ def test_each_bug_can_be_planted() -> None:
 
 def test_each_bug_says_what_it_is_and_what_shows_it() -> None:
     """Each bug is described in a sentence, with faults and rules that exist; that a run was no test proves none."""
-    findings = [one for made in (test_judge_money.history(), test_judge_drops.history()) for one in judge(made)]
+    histories = (test_judge.history(), test_judge_money.history(), test_judge_drops.history())
+    findings = [one for made in histories for one in judge(made)]
     rules = {one.rule for one in findings if not one.promise.startswith(OF_THE_RUN)}
     for bug in BUGS.values():
         assert bug.what.endswith(".")

@@ -12,6 +12,7 @@ import pytest
 from lab.torture.history import (
     Attempt,
     Belief,
+    Cents,
     Count,
     End,
     Fault,
@@ -108,6 +109,7 @@ def history() -> History:
         Belief("one", "/long", 9, 9.5, 12.5),
     ]
     made.readings = [reading("default", 4, 4, 0), reading("mug", 5, 2, 2, orders=1)]
+    made.cents = [Cents(2, 1, [], [])]
     made.counts = [Count(2.0, 4.0, "one", "fenced_writes_total", 1)]
     made.faults = [Fault("pause", "one", True, 2.0, 5.0, 2.0, 8.45)]
     orders = (order("a", token=1), order("b", token=1), order("c", token=4, instance="two"), KEYLESS, MUGS)
@@ -336,6 +338,13 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a long wait in peace": lambda made: asked(made, *refused(9.2, status=503, outcome=None), *refused(12.0)),
     },
     "late or lost commit": {"late commits that nobody noticed": lambda made: made.counts.clear()},
+    "each buyer has what is due": {
+        "a cent that is kept": lambda made: changed(made.cents, 0, of_buyers=["1 cent of order 1-1 is kept, not 0"]),
+    },
+    "the provider's books and ours agree": {
+        "a cent that only they know": lambda made: changed(made.cents, 0, wrong=["the bank has 1 cent more"]),
+    },
+    "a test of refunds": {"nobody is given back anything": lambda made: changed(made.cents, 0, asked=0)},
     "a test of all this": {
         "no faults": lambda made: made.faults.clear(),
         "faults that missed": lambda made: changed(made.faults, 0, struck=False),
@@ -459,7 +468,7 @@ def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
     with file.open("w") as written:
         recorder = Recorder(History(made.setup), written)
         made.lates = [Late(30.0, 31.0)]
-        for kind in ("attempts", "looks", "restocks", "beliefs", "readings", "lates", "counts", "faults"):
+        for kind in ("attempts", "looks", "restocks", "beliefs", "readings", "lates", "cents", "counts", "faults"):
             for event in getattr(made, kind):
                 recorder.note(event)
         recorder.note(at_end(made))

@@ -480,10 +480,13 @@ FORGED: dict[str, dict[str, Forgery]] = {
                 "offered, and has never waited": lambda made: event(made, -3, order="ticket~b"),
                 "offered twice": lambda made: more(made, entry("ticket~k", "offered", 11.2, -1, 1), at=-2),
                 "offered after it has left": lambda made: more(made, entry("ticket~l", "offered", 12, -1, 1)),
-                "offered in a pause": lambda made: made.pauses.append(Pause("ticket", 10.8, 10.85, 11.4, 11.5)),
-                "offered at the end": lambda made: made.pauses.append(
-                    Pause("ticket", 10.8, 10.85, 11.4, 11.5, "ended")
+                "offered in a pause": lambda made: made.pauses.append(
+                    Pause("ticket", 10.8, 10.85, 11.4, 11.5, from_1970=BEGIN_S)
                 ),
+                "offered at the end": lambda made: made.pauses.append(
+                    Pause("ticket", 10.8, 10.85, 11.4, 11.5, "ended", BEGIN_S)
+                ),
+                "sent away for a wish that can be met": lambda made: event(made, -4, facts={"why": "sold_out"}),
                 "sent away in mid-sale": lambda made: event(made, -2, facts={"why": "ended"}),
                 "waits at the end": lambda made: more(made, entry("ticket~m", "waiting", 13)),
             }

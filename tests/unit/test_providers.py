@@ -11,13 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-import standardwebhooks
 from pydantic import ValidationError
 
 from app import money
@@ -25,6 +23,7 @@ from app.errors import ConfigurationError, NotSigned
 from app.payments import Kind, Report
 from app.payments.generic import StandardWebhooks
 from app.payments.registry import PROVIDERS, classes, readers
+from lab.callback import signed
 
 ROOT = Path(__file__).parents[2]
 HOLD = f"lamp~1795679839808-0~{32 * '0'}"
@@ -43,13 +42,7 @@ def told(report: Report | None) -> dict[str, Any]:
 
 def standard(kind: str, secret: str = SECRET, secrets: tuple[str, ...] = (SECRET,), **data: Any) -> Report | None:
     body = json.dumps({"type": kind, "timestamp": "2026-11-26T07:58:20Z", "data": {"payment_ref": "p1"} | data})
-    at = datetime.now(UTC)
-    headers = {
-        "webhook-id": "msg_1",
-        "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": standardwebhooks.Webhook(secret).sign("msg_1", at, body),
-    }
-    return StandardWebhooks(secrets).read(body.encode(), headers)
+    return StandardWebhooks(secrets).read(body.encode(), signed(secret, "msg_1", body))
 
 
 def test_standard_webhooks() -> None:
