@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from fencelock import Scope
-from lab.servers import EtcdMember, Postgres, Valkey
+from lab.servers import EtcdMember, MariaDB, Postgres, Valkey
 from lab.servers.process import Process
 from tests.harness import skips
-from tests.harness.servers import QUICK_ETCD, optional
+from tests.harness.servers import QUICK_ETCD, ask, optional
 from tests.harness.waiting import eventually
 
 pytest.register_assert_rewrite(*(f"tests.contract.{name}_contract" for name in ("core", "fence", "lock", "store")))
@@ -63,13 +63,15 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of the lock contract that go beyond what a backend guarantees, and mark what is for the night.
 
-    Where a class has a `SMOKE`, `make test` runs the tests that it names; the others are slow.
+    Where a class has a `SMOKE`, `make test` runs the tests that it names; the others are slow. So is what needs
+    MariaDB, PgBouncer or the servers of Redlock.
     """
     chosen, others = list[pytest.Item](), list[pytest.Item]()
     of_processes = (Scope.EVERYBODY, Scope.MACHINE)
     for item in items:
         smoke = getattr(getattr(item, "cls", None), "SMOKE", None)
-        if smoke is not None and getattr(item, "originalname", item.name) not in smoke:
+        beyond = smoke is not None and getattr(item, "originalname", item.name) not in smoke
+        if beyond or {"mariadb_server", "three_servers", "pooler"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
         guarantees = getattr(getattr(item, "cls", None), "guarantees", None)
         promised = guarantees is None or (
@@ -124,6 +126,19 @@ def postgres(postgres_server: Postgres) -> Postgres:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
     return postgres_server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDB]:
+    with optional(MariaDB) as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(mariadb_server: MariaDB) -> MariaDB:
+    """Start a real MariaDB, and drop all tables: a start costs more than most tests."""
+    ask(mariadb_server, "DO 0", *(f"DROP TABLE {name}" for (name,) in ask(mariadb_server, "SHOW TABLES")))
+    return mariadb_server
 
 
 @pytest.fixture(autouse=True)

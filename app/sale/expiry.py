@@ -55,17 +55,15 @@ class Expiry:
                 some = due[: ITEMS_AT_ONCE - len(self._giving_back)]
                 for sku, level in (await self._journals.now(some)).items():
                     self._note(sku, level)
-                    if (
-                        isinstance(level, Level)
-                        and (due_in_s := self._shop.due_in_s(level)) is not None
-                        and due_in_s <= 0
-                    ):
+                    due_in_s = self._shop.due_in_s(level) if isinstance(level, Level) else None
+                    if due_in_s is not None and due_in_s <= 0:
                         self._give_back(sku)
 
     def _note(self, sku: str, level: Level | StockError | None) -> None:
         self._due_at.pop(sku, None)
         if isinstance(level, Level):
-            again = [self._shop.due_in_s(level), _LINE_EVERY_S if level.waiting else None]
+            # Also by the store's clock: one that is ahead may count from some moment on.
+            again = [level.due_in_s, self._shop.due_in_s(level), _LINE_EVERY_S if level.waiting else None]
         else:
             again = [None if level is None or isinstance(level, UnknownItem) else EVERY_S]
         if (within_s := min((one for one in again if one is not None), default=None)) is not None:

@@ -89,12 +89,6 @@ def zookeeper() -> Iterator[ZooKeeper]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDB]:
-    with optional(MariaDB) as server:
-        yield server
-
-
 SYSTEMS = ["etcd", "redis-fair", "redis", "zookeeper", "postgres", "mysql-row", "mysql-for-update", "memory", "file"]
 
 
@@ -118,13 +112,13 @@ def system(request: pytest.FixtureRequest) -> Iterator[LockSystem]:
         case "postgres":
             system = PostgresSystem(value("postgres"))
         case "mysql-row":
-            system = RowSystem(value("mariadb"))
+            system = RowSystem(value("mariadb_server"))
         case "memory":
             system = MemorySystem()
         case "file":
             system = FileSystem(value("tmp_path") / "locks")
         case _:
-            system = ForUpdateSystem(value("mariadb"))
+            system = ForUpdateSystem(value("mariadb_server"))
     yield system
     eventually(lambda: not [one for one in system.leftovers() if not one.endswith("record")], "nothing is left")
 

@@ -134,9 +134,10 @@ def test_a_listener_that_raises_stops_nothing(server: Valkey) -> None:
         raise ValueError(event)
 
     inner = RedisBackend(server.url, ttl_s=600, timeout_s=0.5)
-    with FallbackBackend(inner, most=1, on_change=fail) as backend:
-        lock, other = backend.lock(NAME), RedisBackend(server.url, ttl_s=600, timeout_s=0.5).lock(NAME)
-        other.acquire()
+    others = RedisBackend(server.url, ttl_s=600, timeout_s=0.5)
+    with others, FallbackBackend(inner, most=1, on_change=fail) as backend:
+        lock = backend.lock(NAME)
+        others.lock(NAME).acquire()
         waiting = InThread(lambda: lock.acquire(owner="me"))
         server.kill()
         assert unlocked(waiting.result())

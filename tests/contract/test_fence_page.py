@@ -5,14 +5,12 @@ has the package itself.
 """
 
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
-import pytest
 import redis
 from sqlalchemy import Column, Integer, MetaData, Table
 from sqlalchemy.dialects import postgresql
@@ -40,12 +38,6 @@ def run(heading: str, number: int, *addresses: tuple[str, str]) -> dict[str, Any
 
 def in_redis(valkey: Valkey) -> tuple[str, str]:
     return "redis://127.0.0.1:6379/0", valkey.url
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDB]:
-    with optional(MariaDB) as server:
-        yield server
 
 
 def test_the_value_in_redis(valkey: Valkey) -> None:

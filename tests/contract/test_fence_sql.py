@@ -28,7 +28,7 @@ from fencelock.fence import FenceRefused, Fencing, SqlFence, fence_columns
 from lab.servers import MariaDB
 from tests.contract.fence_contract import OURS, FenceContract, FencedThing
 from tests.contract.lock_contract import InThread
-from tests.harness.servers import ask, optional
+from tests.harness.servers import ask
 from tests.harness.waiting import eventually
 
 METADATA = MetaData()
@@ -76,12 +76,6 @@ class InAsyncSql(FencedThing):
                 await FENCE.write_async(connection, 1, Fencing(token, source), {"value": value})
 
         asyncio.run(write())
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDB]:
-    with optional(MariaDB) as server:
-        yield server
 
 
 @pytest.fixture

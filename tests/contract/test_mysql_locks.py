@@ -33,11 +33,13 @@ from fencelock.mysql.row import MySqlRowBackend
 from lab.servers import MariaDB
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import SMOKE, TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.inside import of_threads
 from tests.harness.servers import ask, connections, optional
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
+
+pytestmark = pytest.mark.slow
 
 
 class MySqlSystem(LockSystem):
@@ -135,7 +137,6 @@ def server() -> Iterator[MariaDB]:
 
 
 class _MySqlContract(LockContract):
-    SMOKE = SMOKE
     kind: type[MySqlSystem]
 
     @pytest.fixture
@@ -289,7 +290,6 @@ def test_a_counter_made_anew_is_another_source(server: MariaDB, backend: MySqlBa
         assert (ours.source, ours.token) == (others.source, others.token + 1)
 
 
-@pytest.mark.slow
 def test_concurrent_first_users_make_the_tables(
     kind: type[MySqlSystem], open_: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,7 +351,6 @@ def test_a_refusal_is_clear_and_keeps_the_password(server: MariaDB, kind: type[M
             assert secret not in str(refusal.value)
 
 
-@pytest.mark.slow
 def test_a_member_of_a_cluster_grants_nothing(kind: type[MySqlSystem], open_: Open) -> None:
     """Rows are locked on one member only: another one would grant the lock as well."""
     options = ["--wsrep-on=ON", "--wsrep-provider=none", "--binlog-format=ROW"]  # alone, but says that it is a member
@@ -386,7 +385,6 @@ def test_a_missing_driver_is_a_clear_error(kind: type[MySqlSystem], monkeypatch:
         kind.kind("mysql://user:password@host/database")
 
 
-@pytest.mark.slow
 def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
     """With `ssl_ca` the server's certificate is checked; a server without TLS, or another's certificate, is refused."""
     authority, stranger = trustme.CA(), trustme.CA()
@@ -516,7 +514,6 @@ def test_a_wait_ends_when_it_should(server: MariaDB, rows: MySqlBackend) -> None
         eventually(lambda: waiting(server) == 0, "nobody waits in the server")
 
 
-@pytest.mark.slow
 def test_a_killed_waiter_does_not_stop_those_behind_it(server: MariaDB, rows: MySqlBackend) -> None:
     """Its session in the server is granted the row in its turn, finds nobody, and passes it on at once."""
     with Worker(ForUpdateSystem(server).backend, {"url": server.url, "ttl_s": 60}, "/test/killed") as worker:
@@ -534,7 +531,6 @@ def test_a_killed_waiter_does_not_stop_those_behind_it(server: MariaDB, rows: My
         assert time.monotonic() - began < WITHIN_S
 
 
-@pytest.mark.slow
 def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: MySqlBackend) -> None:
     """It is granted the row in its turn and doesn't know; when it comes back it has nothing, and queues again."""
     options = ForUpdateSystem(server).options(TTL_S)
@@ -575,7 +571,6 @@ def by_proxy(server: MariaDB, proxy: Proxy) -> str:
     return server.url.replace(f":{server.port}/", f":{proxy.port}/")
 
 
-@pytest.mark.slow
 def test_a_waiter_whose_connection_falls_silent_finds_out(server: MariaDB, open_: Open) -> None:
     """It waits in the server's queue, where no answer is no news; but the server lets nobody wait for ever."""
     with Proxy(server.port) as proxy:
@@ -589,7 +584,6 @@ def test_a_waiter_whose_connection_falls_silent_finds_out(server: MariaDB, open_
         assert waiter.result() > first.token
 
 
-@pytest.mark.slow
 def test_a_waiter_ends_no_session_but_its_own(open_: Open) -> None:
     """Numbers of sessions begin anew with the server: its own number may be a holder's when it gives up."""
     with optional(MariaDB) as server, Proxy(server.port) as proxy:

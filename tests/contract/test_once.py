@@ -16,7 +16,6 @@ import pytest
 from fencelock import (
     AsyncElection,
     AsyncLeadership,
-    AsyncOnce,
     Cancel,
     Leadership,
     LockBackend,
@@ -69,11 +68,6 @@ def behind(servers: LockServers, **options: Any) -> Iterator[tuple[Proxy, LockBa
     with Proxy(servers.ports[0]) as proxy, connect(servers.url_by([proxy.port]), **options) as locks:
         yield proxy, locks
         proxy.restore()
-
-
-def hourly(locks: LockBackend, name: str, at_s: float, *, wait_s: float | None = 0) -> Once:
-    """A job of every hour, by a clock that shows `at_s`."""
-    return Once(AsyncOnce(locks.aio.election(name), name, HOUR_S, None, wait_s, clock=lambda: at_s))
 
 
 def word(servers: LockServers, slot: str) -> list[bytes]:
@@ -144,19 +138,6 @@ def test_those_who_wait_for_a_slot_start_it_once(
             ]
             eventually(lambda: len(standing) == len(crowd), "all have looked")
         assert sorted(str(one.result()) for one in crowd) == ["None", "None", "now"]
-
-
-@in_one_system
-def test_a_run_that_outlasts_its_slot_is_left_alone(servers: LockServers, locks: LockBackend, name: str) -> None:
-    """The next slot is left out, unless it is waited for; then it starts when the run is over."""
-    with connect(servers.url, ttl_s=CALM_S) as others:
-        with hourly(locks, name, 0):
-            next_one = hourly(others, name, HOUR_S)
-            assert started(next_one) is None
-            assert "another run goes on" in next_one.reason
-            waiting = InThread(lambda: started(hourly(others, name, HOUR_S, wait_s=None)))
-            eventually(waiting.thread.is_alive)
-        assert waiting.result() == "1970-01-01T01:00:00.000+00:00"
 
 
 @in_one_system
@@ -370,27 +351,6 @@ async def test_a_cancellation_from_outside_stays_one(locks: LockBackend, name: s
         await task
     assert await eventually_async(lambda: locks.aio.election(name).leader(), until=lambda found: found is None) is None
     await locks.aio.leave_loop()
-
-
-@in_one_system
-async def test_a_function_leads_again_after_a_lost_term(servers: LockServers, name: str) -> None:
-    """It is called with one term after the other until it returns; an error of its own ends it."""
-    with behind(servers, ttl_s=TTL_S, timeout_s=0.5) as (proxy, locks):
-        tokens = []
-
-        @locks.aio.leading(name, "me")
-        async def lead(term: AsyncLeadership, word: str) -> str:
-            tokens.append(term.token)
-            if len(tokens) == 1:
-                term.on_lost(proxy.restore)
-                proxy.stall()
-                await asyncio.sleep(4 * WITHIN_S)
-            return word
-
-        assert await lead("done") == "done"
-        assert len(tokens) >= 2
-        assert tokens == sorted(set(tokens))
-        await locks.aio.leave_loop()
 
 
 @in_one_system

@@ -16,7 +16,7 @@ import pytest
 import fencelock
 from fencelock import ConfigurationError, Grant, Guarantees, LockBackend, Scope, connect, registry
 from fencelock.local import LocalBackend
-from tests.contract.lock_contract import LockContract, LockSystem
+from tests.contract.lock_contract import SMOKE, LockContract, LockSystem
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sqlitelock"
 
@@ -74,6 +74,7 @@ class SqliteSystem(LockSystem):
 
 
 class TestSqliteLock(LockContract):
+    SMOKE = SMOKE
     guarantees = Guarantees(scope=Scope.MACHINE, fencing=True)
 
     @pytest.fixture

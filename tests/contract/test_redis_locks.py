@@ -41,7 +41,7 @@ from lab.servers.redis_cluster import RedisCluster
 from lab.servers.sentinel import SentinelSet
 from lab.torture.proxy import Proxy
 from tests.contract.core_contract import CoreContract
-from tests.contract.lock_contract import CALM_S, SMOKE, TTL_S, InThread, LockContract, LockSystem
+from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem
 from tests.harness.inside import of_threads
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
@@ -147,7 +147,6 @@ def three_servers() -> Iterator[list[Valkey]]:
 
 
 class TestRedlock(LockContract):
-    SMOKE = SMOKE
     guarantees = RedlockBackend.guarantees
 
     @pytest.fixture

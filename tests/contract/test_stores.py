@@ -87,12 +87,6 @@ def redis_7_0() -> Iterator[RedisSystem]:
 
 
 @pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDB]:
-    with optional(MariaDB) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
     with optional(Postgres) as server:
         yield server
@@ -180,24 +174,20 @@ class PostgresSystem(SqlSystem):
 
 class TestMySqlFence(FencedStoreContract):
     @pytest.fixture
-    def system(self, mariadb: MariaDB) -> StoreSystem:
-        return MySqlSystem(mariadb, "fence")
+    def system(self, mariadb_server: MariaDB) -> StoreSystem:
+        return MySqlSystem(mariadb_server, "fence")
 
 
 class TestMySqlVersion(StoreContract):
-    SMOKE = SMOKE
-
     @pytest.fixture
-    def system(self, mariadb: MariaDB) -> StoreSystem:
-        return MySqlSystem(mariadb, "version")
+    def system(self, mariadb_server: MariaDB) -> StoreSystem:
+        return MySqlSystem(mariadb_server, "version")
 
 
 class TestMySqlTimestamp(StoreContract):
-    SMOKE = SMOKE
-
     @pytest.fixture
-    def system(self, mariadb: MariaDB) -> StoreSystem:
-        return MySqlSystem(mariadb, "timestamp")
+    def system(self, mariadb_server: MariaDB) -> StoreSystem:
+        return MySqlSystem(mariadb_server, "timestamp")
 
 
 class TestPostgresFence(FencedStoreContract):

@@ -36,10 +36,12 @@ from lab.servers import ZooKeeper
 from lab.servers.process import free_port
 from lab.servers.zookeeper import zookeeper_classpath
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import SMOKE, TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.inside import of_threads
 from tests.harness.servers import connections, optional
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
+
+pytestmark = pytest.mark.slow
 
 
 @contextmanager
@@ -146,7 +148,6 @@ def server() -> Iterator[ZooKeeper]:
 
 
 class TestZooKeeperLock(LockContract):
-    SMOKE = SMOKE
     guarantees = ZooKeeperBackend.guarantees
 
     @pytest.fixture
@@ -284,7 +285,6 @@ def test_a_waiter_that_was_thrown_out_has_no_turn(server: ZooKeeper, backend: Zo
         lock.release(owner="me")
 
 
-@pytest.mark.slow
 def test_numbers_that_are_used_up() -> None:
     """A parent that has had 2^31 children gives all the same number: the order is that of their creation."""
     with optional(ZooKeeper) as server:
@@ -349,7 +349,6 @@ def set_counter(server: ZooKeeper, path: str, number: int) -> None:
 # -- the connection ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_server_that_is_not_there_in_time() -> None:
     """A session without a server is over, and the holder knows at the deadline of its lease."""
     with optional(ZooKeeper) as server, Proxy(server.port) as proxy:
@@ -385,7 +384,6 @@ def test_a_question_that_a_cut_ends_is_not_answered(server: ZooKeeper) -> None:
         eventually(lambda: session.over, "it is over")
 
 
-@pytest.mark.slow
 def test_a_member_that_allows_less_ends_the_session() -> None:
     """Its leases are trusted for longer than it would last there."""
     options = ["maxSessionTimeout=60000"]
@@ -467,7 +465,6 @@ def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
     backend.close()
 
 
-@pytest.mark.slow
 def test_ttls_come_and_go_with_their_sessions(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may give each lock the seconds that are left of a job: a server takes 60 sessions of a host.
 
@@ -595,7 +592,6 @@ def test_a_connection_that_is_not_answered_is_made_again(server: ZooKeeper) -> N
         backend.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "stray",
     [
@@ -773,7 +769,6 @@ def watches(server: ZooKeeper) -> int:
 # -- the rest --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_another_ensemble_is_another_source() -> None:
     """Tokens of an ensemble that begins anew at the same address are not compared with the old ones."""
     sources = []
@@ -793,7 +788,6 @@ def test_another_ensemble_is_another_source() -> None:
     assert all(re.fullmatch("zookeeper:[0-9a-f]{16}", source) for source in sources)
 
 
-@pytest.mark.slow
 def test_the_source_of_before_goes_on() -> None:
     """Earlier builds had an id in the first part of a lock's name: it counts, so that no fence meets a stranger."""
     with optional(ZooKeeper) as server, raw(server) as client:
@@ -885,7 +879,6 @@ def test_login(server: ZooKeeper) -> None:
         assert "open-door" not in str(wrong.value)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kazoo leaves a refused socket open
 def test_tls(tmp_path: Path) -> None:
     """A server that speaks TLS and demands a certificate; files that change are read at the next connection."""
@@ -934,7 +927,6 @@ def test_tls(tmp_path: Path) -> None:
             connect(url)
 
 
-@pytest.mark.slow
 def test_sasl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that serves nobody who has not logged in by SASL; our nodes are for that user alone."""
     pytest.importorskip("puresasl")

@@ -61,7 +61,11 @@ async def warned(http: httpx.AsyncClient) -> list[str]:
 
 
 # Waits of MariaDB's would end at once if its clock alone were behind the kernel's.
-@pytest.mark.parametrize(("store", "ahead_s"), [(Valkey, -900), (Valkey, DAY_S), (MariaDB, DAY_S)], indirect=["store"])
+@pytest.mark.parametrize(
+    ("store", "ahead_s"),
+    [(Valkey, -900), (Valkey, DAY_S), pytest.param(MariaDB, DAY_S, marks=pytest.mark.slow)],
+    indirect=["store"],
+)
 async def test_a_clock_that_is_wrong_is_told(etcd: EtcdMember, store: tuple[str, Clock], ahead_s: int) -> None:
     """By `/readyz`, which stays ready, and by the metrics; the deadline and `now` of an answer are of one clock."""
     url, set_clock = store

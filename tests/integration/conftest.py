@@ -1,14 +1,13 @@
 """Define the fixtures of the web service's tests: a client of it, in this process."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
 
-from lab.servers import EtcdMember, MariaDB, Valkey
-from tests.harness.servers import ask, optional
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, client
 
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -19,19 +18,6 @@ OpenClient = Callable[..., Awaitable[httpx.AsyncClient]]
 def no_sale_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the user's `seckill up` from the tests, and the tests' own from the user's commands."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-
-
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariaDB]:
-    with optional(MariaDB) as server:
-        yield server
-
-
-@pytest.fixture
-def mariadb(mariadb_server: MariaDB) -> MariaDB:
-    """Start a real MariaDB, and drop all tables: a start costs more than most tests."""
-    ask(mariadb_server, "DO 0", *(f"DROP TABLE {name}" for (name,) in ask(mariadb_server, "SHOW TABLES")))
-    return mariadb_server
 
 
 @pytest.fixture

@@ -17,10 +17,8 @@ from app.cashier import Cashier
 from app.orders import (
     Cancel,
     Confirm,
-    EventKind,
     GivenBack,
     Hold,
-    Incident,
     Order,
     OrderId,
     OrderState,
@@ -161,27 +159,6 @@ async def test_what_is_refused_waits_for_an_operator(etcd: EtcdMember, valkey: V
         await eventually_async(settled(shop, order))
         assert len(set(bank.asked)) == 2
         await eventually_async(lambda: not cashier_of(shop).warnings)
-
-
-@pytest.mark.parametrize("wish", [{"units": 1}, {"payment_ref": "pi_1", "amount": 500}, {}])
-async def test_what_came_back_is_made_once_more(
-    etcd: EtcdMember, valkey: Valkey, bank: Bank, wish: dict[str, Any]
-) -> None:
-    """The bank sends the money back days later: the operator has it tried again, and the buyer gets it then."""
-    async with selling(etcd, valkey, bank.url) as shop:
-        await set_stock(shop)
-        order = await paid(shop, bank, "pi_1")
-        await shop.submit(Refund(*order, False, message="a", later=True, **wish))
-        await eventually_async(settled(shop, order))
-        bank.fail("pi_1")
-        came = Incident(*order, EventKind.REFUND_FAILED, "pi_1", 500, "re_1", why="closed", by=PROVIDER)
-        assert (await shop.submit(came)).outcome == "noted"
-        assert (await failed(shop, order)).own_sums.owed == 500
-        await shop.sale.orders.retry(await look(shop, order), by="ann")
-        await eventually_async(settled(shop, order))
-        assert (await look(shop, order)).record.own_sums.given_back == bank.payments["pi_1"].given_back == 500
-        assert [one["status"] for one in bank.payments["pi_1"].refunds] == ["failed", "succeeded"]
-        assert len(set(bank.asked)) == 2
 
 
 @pytest.mark.parametrize("more", [True, False])

@@ -542,6 +542,7 @@ def test_the_demo_with_payments(tmp_path: Path) -> None:
     assert "Where each unit went" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_demo(tmp_path: Path) -> None:
     """The articles' rush ends consistent with exit status 0 and one table, and leaves no process."""
     mark = uuid.uuid4().hex

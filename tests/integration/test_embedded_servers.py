@@ -44,6 +44,7 @@ def kazoo(server: ZooKeeper, timeout: float = 10.0) -> Iterator[KazooClient]:
         client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
 def test_mariadb_is_set_up_as_promised(durable: bool) -> None:
     """Durability, time zone and character set are as declared, and only our user can log in."""

@@ -67,27 +67,6 @@ async def test_a_remembered_refusal(etcd: EtcdMember, valkey: Valkey) -> None:
                 await sale.submit(one)
 
 
-async def test_in_mysql(etcd: EtcdMember, mariadb: MariaDB) -> None:
-    """Orders, limits and keys have `erased` in the name's place; other buyers' names stay; it is logged."""
-    async with shop(etcd.endpoint, mariadb.url) as sale:
-        await sale.set_stock("default", 9)
-        await buy(sale, 2, buyer="ann")
-        await buy(sale, 1, buyer="bob", key="k1")
-        await buy(sale, 1, buyer="ann", key="k2")
-        assert await sale.erase("default", "ann", by="olga") == 3
-        assert await sale.erase("default", "ann") == 0
-        assert await sale.erase("default", "bob") == 1
-        assert [order.buyer for order in await sale.orders("default")] == [ERASED] * 4
-        assert (await sale.audit("default")).violations == []
-        log = await sale.log("default")
-        assert [(one.what, one.by, one.after) for one in log[:2]] == [
-            ("erase a buyer", "", {"erased": 1}),
-            ("erase a buyer", "olga", {"erased": 3}),
-        ]
-    assert ask(mariadb, "SELECT name, units FROM seckill_buyers") == ((ERASED.encode(), 4),)
-    assert all('"buyer":"erased"' in body for (body,) in ask(mariadb, "SELECT body FROM seckill_keys"))
-
-
 @pytest.mark.slow
 async def test_many_orders_in_mysql(etcd: EtcdMember, mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are looked at while others buy, and what these write is found, too; under the lock few rows are read."""

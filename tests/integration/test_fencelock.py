@@ -16,8 +16,7 @@ import pytest
 
 from fencelock import connect
 from lab.servers import EtcdMember, Postgres, Valkey
-from tests.harness.servers import etcdctl, optional
-from tests.harness.strangers import STRANGERS, strict_json
+from tests.harness.servers import optional
 from tests.harness.waiting import WITHIN_S, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -262,23 +261,6 @@ def test_a_command_whose_release_is_forced_is_killed(python: Path, etcd: EtcdMem
         assert forced.returncode == 0, forced.stderr
         assert running.wait(WITHIN_S) == 76
     assert fencelock("force-release", "/cli/c").returncode == 1
-
-
-@pytest.mark.slow
-def test_show_prints_whatever_a_stranger_calls_itself(fencelock: Run, etcd: EtcdMember) -> None:
-    """A stranger's name hides no other queue and is no terminal command; each line of JSON is valid."""
-    for number, (owner, _) in enumerate(STRANGERS.values()):
-        etcdctl(etcd.endpoint, "put", f"/cli/strangers/{number}/x", owner)
-    try:
-        told, shown = fencelock("show", "--json", "/cli/strangers/"), fencelock("show", "/cli/strangers/")
-    finally:
-        etcdctl(etcd.endpoint, "del", "--prefix", "/cli/strangers/")
-    assert told.returncode == shown.returncode == 0, told.stderr + shown.stderr
-    found = [strict_json(line) for line in told.stdout.splitlines()]
-    assert [one["key"] for one in found] == [f"/cli/strangers/{number}/x" for number in range(len(STRANGERS))]
-    assert "\x1b" not in shown.stdout
-    for line, (what, (_, text)) in zip(shown.stdout.splitlines(), STRANGERS.items(), strict=True):
-        assert (text or "another program") in line, what
 
 
 def test_mistakes_are_said_in_a_line(fencelock: Run, python: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import HoldsNotPossible, NotDecided
-from app.orders import Answer, Cancel, Confirm, EventKind, Extend, Hold, OrderId, OrderState, Purchase, Record, Refund
+from app.orders import Answer, Confirm, Extend, Hold, OrderId, OrderState, Purchase, Record, Refund
 from app.orders import record as records
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.shop import shop
@@ -90,23 +90,6 @@ async def ran_out(one: Any, answer: Answer) -> None:
     await eventually_async(is_over, "the hold runs out")
 
 
-async def test_from_hold_to_payment(one: Any) -> None:
-    """A unit is held, then paid; each step moves it from one place to the next."""
-    await one.set_stock("default", 2)
-    held = await hold(one, "ann", ref="order 7")
-    assert (held.outcome, record(held).ref, record(held).state) == ("held", "order 7", "held")
-    assert await units(one) == (1, 1, 0)
-    paid = await confirm(one, held, "p1")
-    assert (paid.outcome, record(paid).payment_ref, paid.order) == ("confirmed", "p1", held.order)
-    assert await units(one) == (1, 0, 1)
-    assert await kinds(one, held) == ["held", "confirmed"]
-    again = await confirm(one, held, "p1")
-    assert again.outcome == "already_confirmed"
-    assert await units(one) == (1, 0, 1)
-    (order,) = await one.orders("default")
-    assert (order.state, order.buyer, order.record.payment_ref) == (OrderState.CONFIRMED, "ann", "p1")
-
-
 @pytest.mark.parametrize("rounds", [20])
 async def test_return_page_and_callback(etcd: EtcdMember, store: str, rounds: int) -> None:
     """Two instances confirm at the same instant: one order, one event, and both are told which."""
@@ -135,19 +118,6 @@ async def test_a_late_payment_respects_the_limit(
     assert (await brief.submit(Purchase(1, "default", "ann"))).outcome == "sold"
     assert (await confirm(brief, held, "p1")).outcome == "refund_due"
     assert await units(brief) == (2, 0, 1)
-
-
-async def test_what_runs_out_is_sold_to_the_next(brief: Any) -> None:
-    """A buyer who comes after the end of a hold gets its units, without anybody's help."""
-    await brief.set_stock("default", 1)
-    held = await hold(brief, "ann")
-
-    async def bought() -> bool:
-        return (await brief.submit(Purchase(1, "default", "bob"))).outcome == "sold"
-
-    await eventually_async(bought, "the unit comes back")
-    assert (await brief.order(held.order)).state is OrderState.EXPIRED
-    assert await units(brief) == (0, 0, 1)
 
 
 async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> None:
@@ -267,53 +237,6 @@ async def test_a_purchase_with_a_request_id(one: Any) -> None:
     assert own[0].facts["traceparent"] == trace
     assert await units(one) == (3, 1, 1)
     assert (await one.submit(known._replace(key=None))).outcome == "sold"
-
-
-async def test_orders_of_nobody(one: Any) -> None:
-    """An order's number without its secret is no order; an order that was sold at once waits for no payment."""
-    await one.set_stock("default", 2)
-    held = await hold(one, "ann")
-    sku, number, _ = about(held)
-    for command in (
-        Confirm(sku, number, 32 * "0", "p1"),
-        Extend(sku, number, 32 * "0"),
-        Cancel(sku, number, 32 * "0"),
-        Refund(sku, number, 32 * "0", restock=True),
-        Confirm(sku, "1-1", 32 * "0", "p1"),
-    ):
-        assert (await one.submit(command)).outcome == "not_found"
-    sold = await one.submit(Purchase(1, "default", "bob"))
-    assert (await confirm(one, sold, "p1")).outcome == "not_found"
-    assert await units(one) == (0, 1, 1)
-
-
-async def test_all_in_one_batch(one: Any) -> None:
-    """Purchases, holds, payments, cancellations of many buyers at once: each unit is in one place."""
-    await one.set_stock("default", 300)
-    first = await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(300)))
-    assert {str(answer.outcome) for answer in first} == {"held"}
-    commands: list[Any] = []
-    for number, answer in enumerate(first):
-        turns: list[list[Any]] = [
-            [Confirm(*about(answer), f"p{number}")],
-            [Cancel(*about(answer))],
-            [Extend(*about(answer)), Confirm(*about(answer), f"p{number}"), Confirm(*about(answer), f"q{number}")],
-        ]
-        commands += turns[number % 3]
-        commands.append(Purchase(1, "default", f"other {number}"))
-    answers = await asyncio.gather(*(one.submit(command) for command in commands))
-    told = Counter(
-        f"{type(command).__name__} {answer.outcome}" for command, answer in zip(commands, answers, strict=True)
-    )
-    assert told["Confirm confirmed"] == 200
-    assert told["Confirm duplicate_payment"] == 100
-    assert told["Cancel cancelled"] == 100
-    assert told["Purchase sold"] + told["Purchase sold_out"] == 300
-    assert await units(one) == (100 - told["Purchase sold"], 0, 200 + told["Purchase sold"])
-    level = await one.level("default")
-    events = Counter(str(event.kind) for event in await one.sale.store.journal("default", limit=5000))
-    assert events[EventKind.CONFIRMED] == 200
-    assert level.stock + level.held + level.lucky == 300
 
 
 async def test_no_holds_without_a_guard(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -31,7 +31,6 @@ SESSION = {
     "payment_intent": "pi_1",
     "payment_status": "paid",
 }
-REFUND = {"id": "re_1", "object": "refund", "payment_intent": "pi_1", "charge": "ch_1", "currency": "eur"}
 DISPUTE = {"id": "du_1", "object": "dispute", "payment_intent": "pi_1", "amount": 499, "currency": "eur"}
 
 
@@ -160,15 +159,6 @@ async def test_tax_and_shipping_pay_for_no_other_goods(http: httpx.AsyncClient) 
 
 
 @needs_stripe
-async def test_a_promotion_code_for_all_of_it(http: httpx.AsyncClient) -> None:
-    """Nothing was to be paid: the payment is called by its session."""
-    held = await hold(http)
-    free = {"payment_intent": None, "payment_status": "no_payment_required", "amount_total": 0}
-    assert await told(http, "checkout.session.completed", SESSION | free | {"client_reference_id": held}) == "confirmed"
-    assert (await stands(http, held))["payment_ref"] == "cs_1"
-
-
-@needs_stripe
 async def test_a_session_is_no_name_of_a_payment(http: httpx.AsyncClient) -> None:
     """A return page that confirms with what is in its URL is told so; the callback's payment is the only one."""
     held = await hold(http)
@@ -181,31 +171,6 @@ async def test_a_session_is_no_name_of_a_payment(http: httpx.AsyncClient) -> Non
     assert again.json()["outcome"] == "already_confirmed"
     found = await stands(http, held)
     assert (found["state"], found["payment_ref"], found["owed"]) == ("confirmed", "pi_1", 0)
-
-
-@needs_stripe
-async def test_one_refund_is_told_by_many_events(http: httpx.AsyncClient) -> None:
-    """It counts once, in whichever order they come; one that has failed needs an operator, once."""
-    held = await hold(http)
-    assert await told(http, "checkout.session.completed", SESSION | {"client_reference_id": held}) == "confirmed"
-    charge = {"id": "ch_1", "object": "charge", "payment_intent": "pi_1", "amount": 499, "currency": "eur"}
-    for number in (2, 1, 2):
-        so_far = charge | {"amount_refunded": 100 * number, "refunded": False}
-        assert await told(http, "charge.refunded", so_far, created=float(number)) in (
-            "partly_refunded",
-            "already_refunded",
-        )
-        for kind in ("refund.created", "refund.updated", "charge.refund.updated"):
-            made = REFUND | {"id": f"re_{number}", "amount": 100, "status": "succeeded"}
-            assert await told(http, kind, made) in ("partly_refunded", "already_refunded")
-    found = await stands(http, held)
-    assert (found["state"], found["given_back"], found["owed"]) == ("confirmed", 200, 0)
-    failed = REFUND | {"id": "re_2", "amount": 100, "status": "failed", "failure_reason": "declined"}
-    assert await told(http, "refund.failed", failed) == "noted"
-    for kind in ("refund.updated", "charge.refund.updated"):
-        assert await told(http, kind, failed) == "already_noted"
-    found = await stands(http, held)
-    assert (found["given_back"], found["owed"]) == (100, 100)
 
 
 @needs_stripe

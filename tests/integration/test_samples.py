@@ -101,7 +101,8 @@ def _status(url: str) -> int:
         return 0
 
 
-@pytest.mark.parametrize("name", ["nginx.conf", pytest.param("haproxy.cfg", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nginx.conf", "haproxy.cfg"])
 def test_a_sale_behind_the_samples(etcd: EtcdMember, valkey: Valkey, name: str) -> None:
     """Started as the runbook says ("A week before", 2): both instances sell, a crowd of one address has to wait, and
     payments are reported.

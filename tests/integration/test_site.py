@@ -61,6 +61,7 @@ def test_what_is_not_found_is_a_page_with_links(tmp_path: Path) -> None:
         assert (built / unquote(link).removeprefix("/shop/")).exists(), link
 
 
+@pytest.mark.slow
 def test_every_link_leads_somewhere(pages: dict[Path, Page]) -> None:
     """Links and pictures lead to files of the site, and anchors to what is on them."""
     dead = []
@@ -75,6 +76,7 @@ def test_every_link_leads_somewhere(pages: dict[Path, Page]) -> None:
     assert not dead
 
 
+@pytest.mark.slow
 def test_nothing_comes_from_elsewhere(built: Path, pages: dict[Path, Page]) -> None:
     """No page and no style sheet loads a font, a script or a picture from another host."""
     assert not [one for page in pages.values() for one in page.loaded if re.match(r"(\w+:)?//", one)]
@@ -82,6 +84,7 @@ def test_nothing_comes_from_elsewhere(built: Path, pages: dict[Path, Page]) -> N
         assert not re.search(r"(url\(|@import)[\"' ]*(https?:)?//", sheet.read_text()), sheet.name
 
 
+@pytest.mark.slow
 def test_each_page_is_in_the_navigation(built: Path, pages: dict[Path, Page]) -> None:
     """Each page is in the navigation, and each of docs/*.md in the tables of docs/README.md."""
     home = built / "index.html"
@@ -91,6 +94,7 @@ def test_each_page_is_in_the_navigation(built: Path, pages: dict[Path, Page]) ->
     assert {file.name for file in (ROOT / "docs").glob("*.md")} - {"README.md"} <= shelved
 
 
+@pytest.mark.slow
 def test_the_reference_has_each_public_name(built: Path, pages: dict[Path, Page]) -> None:
     """Each public name of fencelock, of its fence and of its kit has a place, and typed examples are code."""
     page = built / "docs" / "fencelock.html"
@@ -101,6 +105,7 @@ def test_the_reference_has_each_public_name(built: Path, pages: dict[Path, Page]
     assert "├" in text
 
 
+@pytest.mark.slow
 def test_the_search_knows_all_pages(built: Path) -> None:
     """The index of the search has the last word of a page in each language, also for a page that is a file."""
     items = json.loads((built / "search.json").read_text())["items"]

@@ -35,7 +35,7 @@ from lab.servers import EtcdMember, MariaDB, Postgres
 from lab.torture.proxy import Proxy
 from tests.contract.store_contract import commit, decided, fence, held_for, paid, prepare, resolve, run_out, sell
 from tests.harness.servers import ask, connected, optional
-from tests.harness.shop import buy, lock_url, shop
+from tests.harness.shop import shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 
 OPTIMISTIC = ["version", "timestamp"]
@@ -831,34 +831,6 @@ def counted(answers: list[Any]) -> Counter[str]:
 
 
 PATIENT: dict[str, Any] = {"purchase_timeout_ms": 60_000}
-
-
-@pytest.mark.parametrize(
-    ("lock", "guard"),
-    [("etcd", "fence"), ("etcd", "version"), ("mysql+row", "fence"), ("local", "version"), ("none", "version")],
-)
-async def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str) -> None:
-    """500 buyers at two instances buy 300 units, with an order for each; with a version guard even without a lock."""
-    urls = {
-        "etcd": lock_url(etcd.endpoint),
-        "mysql+row": server.url.replace("mysql://", "mysql+row://"),
-        "local": "local://",
-        "none": "none://",
-    }
-    own = PATIENT | {"lock": urls[lock], "guard": guard}
-    async with AsyncExitStack() as stack:
-        shops = [
-            await stack.enter_async_context(shop(etcd.endpoint, server.url, instance=str(number), **own))
-            for number in range(2)
-        ]
-        await shops[0].set_stock("default", 300)
-        answers = sum(await asyncio.gather(*(buy(one, 250) for one in shops)), [])
-        assert counted(answers) == {"sold": 300, "sold_out": 200}
-        audit = await shops[0].audit("default")
-        assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
-        told = {answer.order for answer in answers if isinstance(answer, Answer) and answer.order}
-        assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
-        assert set((await shops[0].ready(10)).values()) == {"ok"}
 
 
 @pytest.mark.parametrize("guard", ["fence", "version"])

@@ -2,6 +2,8 @@
 
 from itertools import product
 
+import pytest
+
 from app.main import create_app
 from app.orders import NO_UNITS, Event, EventKind, GivenBack, Incident, OrderState, Refund, RequestRefund, life
 from app.orders.view import OrderEventData, OrderEventView, of_event
@@ -16,6 +18,7 @@ OF_MONEY = {
 }
 
 
+@pytest.mark.slow
 def test_the_picture_shows_every_change_and_no_other() -> None:
     """All commands in all states: what was seen is drawn, and what is drawn was seen."""
     seen = {Arrow(None, type(command), EventKind(record.state), record.state) for command, record in begun()}

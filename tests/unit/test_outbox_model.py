@@ -84,6 +84,7 @@ class Book:
         self.agains: list[Again] = []
         self.wished: dict[str, float] = {}  # events that an operator wants again, since when
         self.wishes: list[tuple[str, Again]] = []
+        self.alone = set[str]()  # orders of which an event was refused that was alone in its request
 
     def events(self, sku: str) -> dict[str, Event]:
         return {f"{sku}~{entry}": one for entry, one in self.server.items[sku].journal.items()}
@@ -121,6 +122,9 @@ class Book:
             state, apart, there = self.noted(sku), self.apart(sku), self.events(sku)
             done = [name for name, one in there.items() if rank(one.entry) <= rank(state.cursor)]
             assert state.count == len(done)
+            places = [[rank(place.entry) for place in one.places] for one in state.parked.values()]
+            assert all(some == sorted(set(some)) for some in places)
+            assert {f"{sku}~{number}" for number in state.parked} <= self.alone
             wanted = self.wanted(sku)
             assert not [name for name in done if name in wanted and name not in self.taken and name not in apart]
 
@@ -175,9 +179,15 @@ class Shop:
 
     # -- the receiver, as the sender's webhook -------------------------------------------------------------------------
 
-    async def post(self, messages: Sequence[Message]) -> Result:  # noqa: PLR0911 - a mood each
+    async def post(self, messages: Sequence[Message]) -> Result:
+        assert len(messages) <= self.batch
+        result = await self.answer(messages)
+        if result.why and len(messages) == 1:
+            self.book.alone |= {json.loads(messages[0].body)["data"]["order"].rpartition("~")[0]}
+        return result
+
+    async def answer(self, messages: Sequence[Message]) -> Result:  # noqa: PLR0911 - a mood each
         ids = [one.id for one in messages]
-        assert len(ids) <= self.batch
         for one in messages:
             told = json.loads(one.body)["data"]
             assert told["ref"] == f"ref of {told['buyer']}"

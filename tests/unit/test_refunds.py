@@ -112,10 +112,6 @@ class Told:
         assert self(RequestRefund, name, "the cashier") == RequestOutcome.REQUESTED
         return name
 
-    def give(self, name: str, refund_id: str, **more: Any) -> Any:
-        """As the cashier: the provider has said yes."""
-        return self(GivenBack, "p", "the cashier", name=name, refund_id=refund_id, **more)
-
     def hear(self, amount: int | None = None, **more: Any) -> Any:
         """A callback about money that went back."""
         return self(GivenBack, "p", PROVIDER, amount, **more)
@@ -132,19 +128,6 @@ def paid() -> Told:
     return told
 
 
-def test_a_provider_that_tells_sums_is_heard_once() -> None:
-    """A sum that the provider tells has what was noted here in it, in any order; whole is whole."""
-    told = paid()
-    told(Refund, False, "p", amount=400, message="ours")
-    told.hear(so_far=400, at=1.0)
-    told.hear(so_far=700, at=3.0)
-    told.hear(so_far=600, at=2.0)
-    assert told.sums == (PAID, 700, 0)
-    assert [one.facts["amount"] for one in told.events if one.kind is EventKind.REFUNDED] == [400, 300]
-    assert told.hear(whole=True, at=4.0) == RefundOutcome.REFUNDED
-    assert told.record.state is OrderState.REFUNDED
-
-
 def test_a_payment_that_is_told_otherwise_counts_once() -> None:
     """A wrong amount, then another currency, and then rightly: what was told before is taken off its sums."""
     told = Told()
@@ -153,36 +136,6 @@ def test_a_payment_that_is_told_otherwise_counts_once() -> None:
     assert told.events[-1].facts["changes"] == [{"currency": "USD", "paid": PAID}, {"currency": "EUR", "paid": -499}]
     assert told(Confirm, "p", PAID, "EUR") == ConfirmOutcome.CONFIRMED
     assert (list(told.record.sums), told.sums) == (["EUR"], (PAID, 0, 0))
-
-
-LATER: list[dict[str, Any]] = [
-    {"payment_ref": "p", "amount": 500},
-    {"units": 1},
-    {"payment_ref": "p", "amount": PAID},
-    {},
-]
-
-
-@pytest.mark.parametrize("wish", LATER)
-def test_what_came_back_is_asked_for_under_another_name(wish: dict[str, Any]) -> None:
-    """A part, the price of a unit, or all of it: it is owed again and waits for an operator, who has it tried again."""
-    told = paid()
-    told(Refund, False, later=True, message="a", **wish)
-    assert told(RequestRefund, "another") == RequestOutcome.NOTHING_DUE
-    assert told.owed.units == wish.get("units", 0)
-    amount, first = told.owed.amount or 0, told.ask()
-    assert told(RequestRefund, first) == RequestOutcome.ALREADY_REQUESTED
-    told.give(first, "re_1", amount=amount)
-    assert told.sums == (PAID, amount, 0) and not told.record.needs_attention
-    for _ in range(2):
-        told.bounce(amount=amount, refund_id="re_1")
-        assert told.sums == (PAID, 0, amount) and told.owed.state is RefundState.FAILED
-    assert told(RequestRefund, told.owed.name) == RequestOutcome.NOTHING_DUE  # not before an operator has looked
-    assert told(RequestRefund, told.owed.name, "ann", again=True) == RequestOutcome.REQUESTED
-    second = told.ask()
-    assert second != first
-    told.give(second, "re_2", amount=amount)
-    assert told.sums == (PAID, amount, 0) and not told.record.needs_attention
 
 
 BY_HAND: list[OrderCommand] = [
@@ -231,21 +184,6 @@ def test_by_hand_after_a_refund_that_came_back(by_hand: dict[str, Any] | None) -
     assert told.events[-1].facts["amount"] == 300 in [one["amount"] for one in told.events[-1].facts["refunds"]]
 
 
-@pytest.mark.parametrize("first", ["callback", "cashier"])
-def test_one_movement_is_one_event(first: str) -> None:
-    """The provider's callback and the cashier tell of one refund, one after the other: its amount is told once."""
-    told = paid()
-    told(Refund, False, "p", amount=500, message="a", later=True)
-    name = told.ask()
-    ways = [lambda: told.hear(500, refund_id="re_1"), lambda: told.give(name, "re_1", amount=500)]
-    for way in ways if first == "callback" else reversed(ways):
-        way()
-    back = [one.facts for one in told.events if one.kind is EventKind.REFUNDED]
-    assert [(one["amount"], one["changes"]) for one in back] == [
-        (500, [{"currency": "EUR", "given_back": 500, "owed": -500}])
-    ]
-
-
 def test_a_dispute_is_open_until_it_is_closed() -> None:
     """An order with a disputed payment needs attention; a notice that comes late opens nothing again."""
     told = paid()
@@ -275,28 +213,6 @@ def test_a_dispute_that_takes_all_of_it_ends_the_order() -> None:
     assert told.record.state is OrderState.REFUNDED and told.stock == 5
 
 
-def test_a_payment_in_another_currency_goes_back_in_its_own() -> None:
-    """The provider says an amount and no currency: it is the payment's, so that it is settled, and told once."""
-    told = Told()
-    assert told(Confirm, "x", 19_900, "XTS") == ConfirmOutcome.AMOUNT_MISMATCH
-    told(Confirm, "p", PAID, "EUR")
-    assert told.record.sums["XTS"].owed == 19_900
-    for outcome in (RefundOutcome.REFUNDED, RefundOutcome.ALREADY_REFUNDED):
-        assert told(GivenBack, "x", PROVIDER, 19_900, notice="m") == outcome
-    assert told.record.sums["XTS"][1:4] == (19_900, 19_900, 0) and not told.record.needs_attention
-    assert told.sums == (PAID, 0, 0)
-    [facts] = [one.facts for one in told.events if one.kind is EventKind.REFUNDED]
-    assert (facts["currency"], facts["amount"], facts["about"]) == ("XTS", 19_900, "payment")
-
-
-def test_what_is_told_in_another_currency_is_only_told() -> None:
-    """However much it is, it can't be compared with what was paid: it has a sum of its own."""
-    told = paid()
-    assert told.hear(5_000, currency="JPY", refund_id="re_1") == RefundOutcome.PARTLY_REFUNDED
-    assert (told.sums, told.record.sums["JPY"].given_back) == ((PAID, 0, 0), 5_000)
-    assert (told.events[-1].facts["amount"], told.events[-1].facts["currency"]) == (5_000, "JPY")
-
-
 def test_no_more_is_owed_than_there_is() -> None:
     """Of a payment whose amount nobody has said a part is noted: less is not owed than nothing."""
     told = Told()
@@ -311,15 +227,6 @@ def test_no_more_is_owed_than_there_is() -> None:
     assert told(Refund, False, "p", amount=1) == RefundOutcome.PARTLY_REFUNDED
     for named in ({"name": told.owed.name, "later": True}, {"name": "another"}):  # it is owed already, or not at all
         assert told(Refund, False, **named) == RefundOutcome.NOTHING_DUE
-
-
-def test_a_part_of_an_amount_that_nobody_told_is_never_all() -> None:
-    """Without a price, and confirmed without an amount, no amount is known to be the whole."""
-    told = Told(price=None, currency=None)
-    assert told(Confirm, "p") == ConfirmOutcome.CONFIRMED
-    assert told.hear(499, refund_id="re_1") == RefundOutcome.PARTLY_REFUNDED
-    assert told.hear(whole=True) == RefundOutcome.REFUNDED
-    assert told.record.state is OrderState.REFUNDED
 
 
 def test_order_report_and_reconciliation_say_the_same() -> None:
