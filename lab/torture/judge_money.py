@@ -324,7 +324,7 @@ def answers_true(money: Money) -> Iterator[str]:
                 yield f"{_name(call)}: told that the payment is another order's, and it is none's"
             continue
         kinds = _SPEAKS_OF.get(key)
-        if kinds is None:
+        if kinds is None or (key == ("hold", "waiting") and not call.wait):
             yield f"{_name(call)}: told {call.outcome!r}"
         elif not any(_fits(call, entry) for entry in entries if entry.kind in kinds):
             yield f"{_name(call)}: told {call.outcome!r} about {about}, which has {[one.kind for one in entries]}"

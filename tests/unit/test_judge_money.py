@@ -399,6 +399,9 @@ FORGED: dict[str, dict[str, Forgery]] = {
     },
     "are told is true": {
         "a price, and told sold": lambda made: answered(made, 19, outcome="sold", told="ticket~s"),
+        "told waiting, and has not asked for a place": in_line(
+            lambda made: told(made, call("hold", "ticket~k", 10.3, "waiting"))
+        ),
         "told waiting, and it never was": lambda made: told(made, call("hold", "ticket~a", 1.2, "waiting")),
         "waits already, and never did": lambda made: told(
             made, call("hold", "ticket~a", 1.2, "already_waiting", told=None)

@@ -36,7 +36,10 @@ def whole() -> list[History]:
     test_judge_money.told(
         money, *(test_judge_money.call("hold", "ticket~z", 9, outcome, status=status) for outcome, status in ANSWERS)
     )
-    return [plain, money, drops]
+    line = test_judge_money.history()
+    test_judge_money.with_a_line(line)
+    line.pauses = [Pause("ticket", 0.5, 0.6, 1.5, 1.6)]
+    return [plain, money, drops, line]
 
 
 def test_each_field_that_is_recorded_is_in_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
