@@ -123,6 +123,7 @@ async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
         "sku": "rare",
         "stock": 4,
         "held": 0,
+        "waiting": 0,
         "lucky": 1,
         "initial": 5,
         "limit_per_buyer": 0,
