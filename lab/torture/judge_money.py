@@ -607,13 +607,17 @@ def pauses_kept(money: Money) -> Iterator[str]:
     for call in money.told:
         if call.told is not None:
             asked[call.told] = min(call.sent_at, asked.get(call.told, call.sent_at))
+    first = dict[str | None, float]()  # an answer that its key has kept may be that to a request without one
+    for call in money.history.calls:
+        first[call.key] = min(call.sent_at, first.get(call.key, call.sent_at))
     for call in money.told:
         if call.verb not in ("hold", "buy"):
             continue
         pauses = [one for one in money.history.pauses if one.sku == call.sku]
         if call.outcome in _CLOSED:
             so = [one for one in pauses if one.how == call.outcome]
-            if not any(one.asked_at <= call.done_at and one.resumed_at >= call.sent_at for one in so):
+            since = first.get(call.key, call.sent_at) if call.replayed else call.sent_at
+            if not any(one.asked_at <= call.done_at and one.resumed_at >= since for one in so):
                 yield f"{_name(call)}: told that {call.sku} is {call.outcome}, which it was not"
             continue
         for one in pauses:

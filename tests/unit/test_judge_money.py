@@ -614,6 +614,7 @@ def test_units_may_be_added_and_items_paused_and_priced() -> None:
     made.pauses.append(Pause("seat", 6.0, 6.1, 6.4, 6.5, "not_started"))
     made.prices.append(Price("seat", 9.0, 9.1, 600))
     told(made, call("hold", "seat~h", 5.3, "paused"), call("hold", "seat~i", 6.3, "not_started"))
+    told(made, call("hold", "seat~h", 8.9, "paused", replayed=True))  # the answer that its key has kept
     seen(made, Glance(10.2, 10.3, "seat", 0, 2, 2))
     assert made.end is not None
     made.deliveries.append(deliveries(made)[-1])
