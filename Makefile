@@ -64,7 +64,7 @@ test: $(VENV)/.dev
 	@$(PYTEST) -m "not slow and not exhaustive" $(ARGS)
 
 test-all: test
-	@$(PYTEST) --dist worksteal -m "$(SLOW)" --ignore-glob='*/test_torture*.py' $(ARGS)
+	@$(PYTEST) -n 4 --dist worksteal -m "$(SLOW)" --ignore-glob='*/test_torture*.py' $(ARGS)
 	@$(PYTEST) -n 2 --dist worksteal -m "$(SLOW)" tests/faults/test_torture*.py $(ARGS) || [ $$? -eq 5 ] # none is chosen
 
 check: $(VENV)/.dev
