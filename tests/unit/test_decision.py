@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from app.orders import (
     Command,
     Confirm,
@@ -102,3 +104,33 @@ def test_a_long_line_is_served_in_several_batches() -> None:
     assert (paused.changes, paused.decisions[0].outcome) == ([], ExpiryOutcome.DONE)
     unseen = decide(replace(some, line=(), wants=7), [Hold(1, buyer="new")])
     assert (unseen.decisions[0].outcome, unseen.wants) == (HoldOutcome.SOLD_OUT, 7)
+
+
+@pytest.mark.parametrize(
+    ("left", "held", "closed", "smaller_first", "states"),
+    [
+        (0, 1, None, False, ["waiting", "waiting"]),  # nothing is kept from anybody: a refund may bring units
+        (1, 0, None, False, ["cancelled", "held"]),
+        (1, 1, None, False, ["cancelled", "held"]),
+        (1, 2, None, False, ["waiting", "waiting"]),  # the holders of two may give them back
+        (1, 2, None, True, ["waiting", "held"]),
+        (1, 0, Outcome.PAUSED, False, ["waiting", "waiting"]),
+        (3, 0, None, False, ["held", "waiting"]),
+    ],
+)
+def test_a_wish_that_can_not_be_met_keeps_no_unit(
+    left: int, held: int, closed: Outcome | None, smaller_first: bool, states: list[str]
+) -> None:
+    """The first in line wants three, and the next one wants one."""
+    records = {f"{n}-0": Record(f"{n}-0", "s", OrderState.WAITING, units, f"b{n}") for n, units in ((1, 3), (2, 1))}
+    item = Snapshot(left, 0, held=held, now_ms=1_000, records=records, waiting=2, wants=3, line=[*records])
+    decided = decide(item, [Expire("default")], now_closed=closed, windows=Windows(smaller_first=smaller_first))
+    after = {number: str(one.state) for number, one in records.items()}
+    assert list((after | {one.after.number: str(one.after.state) for one in decided.changes}).values()) == states
+
+
+def test_a_number_in_line_without_a_record_stops_nobody() -> None:
+    """The next one is served, and nobody is told that the line needs nothing."""
+    records = {"2-0": Record("2-0", "s", OrderState.WAITING, 1, "b")}
+    item = Snapshot(1, 0, now_ms=1_000, records=records, waiting=2, wants=1, line=["1-0", "2-0"])
+    assert [one.after.number for one in decide(item, [Expire("default")]).changes] == ["2-0"]
