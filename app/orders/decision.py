@@ -293,9 +293,11 @@ class _Now:
         had = self.bought.get(wish.buyer, 0)
         if self._limit and had + wish.quantity > self._limit:
             return Decision(HoldOutcome.LIMIT_REACHED)
-        if any(record.buyer == wish.buyer and record.proven >= wish.proven for _, record in self._newcomers):
+        proven = {record.proven for _, record in self._newcomers if record.buyer == wish.buyer}
+        if wish.proven in proven:
             return Decision(HoldOutcome.ALREADY_WAITING)
-        if wish.quantity > self.left + self.held or self.waiting >= LINE_MAX:
+        stranger = bool(proven) and not wish.proven
+        if stranger or wish.quantity > self.left + self.held or self.waiting >= LINE_MAX:
             return None
         record = self._begin(wish, OrderState.WAITING)
         self._newcomers.append((index, record))

@@ -134,3 +134,25 @@ def test_a_number_in_line_without_a_record_stops_nobody() -> None:
     records = {"2-0": Record("2-0", "s", OrderState.WAITING, 1, "b")}
     item = Snapshot(1, 0, now_ms=1_000, records=records, waiting=2, wants=1, line=["1-0", "2-0"])
     assert [one.after.number for one in decide(item, [Expire("default")]).changes] == ["2-0"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        (False, False, HoldOutcome.ALREADY_WAITING),  # one place a name
+        (True, True, HoldOutcome.ALREADY_WAITING),
+        (False, True, HoldOutcome.WAITING),  # a stranger's place keeps the buyer out of nothing
+        (True, False, HoldOutcome.SOLD_OUT),  # and a stranger learns nothing of the buyer's
+    ],
+)
+def test_a_name_alone_proves_nothing_in_line(before: bool, first: bool, second: bool, outcome: HoldOutcome) -> None:
+    """Two get in line in one name, in one batch or one after the other; each is proven, or is not."""
+    own = Record("1-0", "s", OrderState.WAITING, 1, "ann", proven=first)
+    there: dict[str, Any] = (
+        {"records": {"1-0": own}, "open": {"ann": "1-0"}, "waiting": 1, "wants": 1} if before else {}
+    )
+    wishes = [Hold(1, buyer="ann", wait=True, proven=one) for one in ((second,) if before else (first, second))]
+    told = decide(Snapshot(0, 0, held=9, now_ms=1_000, **there), wishes).decisions[-1]
+    assert told.outcome is outcome
+    assert (told.record, told.repeats) == (None, None) or second

@@ -294,9 +294,10 @@ class Book:
         own = self.open.get(wish.buyer)
         if own is not None and own.state == "waiting" and not wish.proven:
             return None  # a stranger gets no second place in a buyer's name
-        if any(one.buyer == wish.buyer and (one.proven or not wish.proven) for one in self.line(self.new)):
+        there = [one.proven for one in self.line(self.new) if one.buyer == wish.buyer]
+        if wish.proven in there:
             return Said("already_waiting", wish.quantity)
-        if wish.quantity > self.held + self.left:
+        if (there and not wish.proven) or wish.quantity > self.held + self.left:
             return None
         order = Known("waiting", wish.quantity, wish.buyer, request_id=wish.request_id, proven=wish.proven)
         order.price, order.currency, order.ref = self.terms.price, self.terms.currency, wish.ref
