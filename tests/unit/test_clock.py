@@ -9,13 +9,13 @@ import pytest
 
 from app.errors import StockError
 from app.orders import Hold
-from app.orders.terms import NO_TERMS
+from app.orders.terms import NO_TERMS, Terms
 from app.sale.batch import ask, decide_part
 from app.sale.clock import StoreClock, StoreClocks
 from app.sale.queue import Entry, Item
 from app.sale.rules import Rules
 from app.sale.shop import Shop
-from app.stock import Fence
+from app.stock import Fence, Level
 from app.telemetry.observer import Observer
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 
@@ -179,3 +179,26 @@ async def test_units_that_are_added_end_no_hold_and_no_line_by_a_jump() -> None:
     await shop.serve_the_line("tv", fence)
     level = await store.level("tv")
     assert (level.stock, level.held, level.waiting) == (0, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("about", "terms", "due_in_s"),
+    [
+        ({"stock": 1, "wants": 1}, {}, 0.0),
+        ({"stock": 1, "wants": 2, "held": 1}, {}, None),  # the first in line waits for what others hold
+        ({"stock": 1, "wants": 3, "held": 1}, {}, 0.0),  # its wish can't be met, and keeps a unit from the others
+        ({"stock": 0, "wants": 3, "held": 1}, {}, None),
+        ({"stock": 1, "wants": 1}, {"paused": "tea"}, None),
+        ({"stock": 1, "wants": 1}, {"starts_at": 1_020.0}, 20.0),
+        ({"stock": 1, "wants": 2, "held": 1}, {"starts_at": 990.0, "ends_at": 1_030.0}, 30.0),
+        ({"stock": 0, "wants": 1}, {"ends_at": 990.0}, -10.0),
+        ({"stock": 1, "wants": 1, "waiting": 0, "due_in_s": 5.0}, {"ends_at": 990.0}, 5.0),
+    ],
+)
+def test_when_a_line_is_due(about: dict[str, Any], terms: dict[str, Any], due_in_s: float | None) -> None:
+    """For units that the next one may have, for a wish that can't be met, and as the hours begin or end."""
+    locks: Any = None
+    shop = Shop(locks, MemoryStockStore(MemoryServer(time.time)), Rules(), Observer(), lock_prefix="")
+    own: dict[str, Any] = {"stock": 0, "waiting": 2, "now": 1_000.0} | about
+    level = Level("tv", own.pop("stock"), 0, None, terms=Terms(**terms), **own)
+    assert shop.due_in_s(level) == due_in_s
