@@ -11,6 +11,7 @@ SeckillError
 │   │   └── HasOrders           a change would forget orders that it doesn't know of
 │   ├── NotInCatalogue          an item that is not there yet is not in the catalogue either
 │   ├── HoursNotPossible        a sale would end before it starts
+│   ├── GroupNotPossible        a limit would be over items that can't be decided together
 │   ├── PriceNotPossible        a payment provider that is switched on can't charge such a price
 │   ├── StockBehind             the store has lost orders that were there before
 │   ├── FenceRefused            the store has seen a higher token than ours, or another batch
@@ -91,6 +92,10 @@ class NotInCatalogue(StockError):
 
 class HoursNotPossible(StockError):
     """An item's sale would end before it starts, or in a year that can't be stored; nothing was written."""
+
+
+class GroupNotPossible(StockError):
+    """A limit would be over items that can't be decided together; the text says why."""
 
 
 class PriceNotPossible(StockError):
@@ -213,6 +218,10 @@ class AmountRequired(SaleError):
 
 class BuyerRequired(SaleError):
     """A limit per buyer is in force and the purchase names no buyer."""
+
+
+class BasketNotPossible(SaleError):
+    """The items of a basket can't be held together; the text says why."""
 
 
 EXPECTED: Final = (SeckillError, FencelockError)  # the errors that a sale may raise: `except EXPECTED as error:`

@@ -38,6 +38,7 @@ from app.errors import EXPECTED, StockBehind, StockError, StockUnavailable, Unkn
 from app.forever import end, run_forever
 from app.journals import EVERY_S, EntryMissing, Journals, in_pages, pages
 from app.office import Office
+from app.orders import OrderId
 from app.stock import Level, StockStore
 from app.stock.refusals import behind
 from app.telemetry import logs
@@ -54,6 +55,7 @@ _FEW: Final = 10  # idle items that are audited in a round; more if all would no
 _PATIENCE: Final = 3  # failed rounds in a row, after which another instance may try
 _AWAY_PAUSE_S: Final = 0.5
 _COMPARED_AT_ONCE: Final = 50  # orders of an item whose records are read
+_LOOKS: Final = 3  # at a basket that seems to be torn
 _SAY_EVERY_S: Final = 10.0
 _VIOLATED_MAX: Final = 5000  # items that are named in a verdict
 _MISSING_MAX: Final = 5000  # items named in a verdict, which must fit into etcd; beyond that all count as missing
@@ -113,9 +115,34 @@ async def _compared(ledger: Ledger, level: Level, store: StockStore) -> Audit:
     found = ledger.compare(level)
     for changed in ledger.payments.changed(_COMPARED_AT_ONCE):
         found.violations += ledger.payments.check(changed, await store.order(level.sku, changed))
+    for name in [ledger.baskets.pop() for _ in range(min(_COMPARED_AT_ONCE, len(ledger.baskets)))]:
+        found.violations += await _apart(store, name)
     if (number := ledger.overlooked(level)) is not None:
         found.violations += ledger.check_hold(level, number, await store.order(level.sku, number))
     return found
+
+
+async def _apart(store: StockStore, name: str) -> list[str]:
+    """Check that each line of an order stands as the order does. Read again if not: it may change meanwhile."""
+    found = list[str]()
+    for _ in range(_LOOKS):
+        found = [one async for one in _differing_lines(store, name)]
+        if not found:
+            break
+    return found
+
+
+async def _differing_lines(store: StockStore, name: str) -> AsyncIterator[str]:
+    of = OrderId.parse_name(name)
+    order = await store.order(of.sku, of.number) if of else None
+    for line in order.record.lines if order is not None else ():
+        there = await store.order(line.sku, line.number)
+        if there is None:  # unless its item has begun another sale
+            level = (await store.levels([line.sku]))[line.sku]
+            if order is not None and isinstance(level, Level) and int(level.sale or 0) / 1000 <= order.sold_at:
+                yield f"order {name} has a line of {line.sku}, which is not there"
+        elif order is not None and (there.state, there.quantity) != (order.state, line.quantity):
+            yield f"order {name} is {order.state}, and its line of {line.quantity} {line.sku} {there.state}"
 
 
 async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:

@@ -46,6 +46,7 @@ class Ledger:
         self._units_per_instance: dict[str, int] = {}
         self._keys: set[int] = set()  # the keys' hashes: among a billion keys two collide with a probability of 3 %
         self._token = self._epoch = 0
+        self.baskets = set[str]()  # names of orders with lines that have changed since they were last compared
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
 
@@ -59,7 +60,7 @@ class Ledger:
         self._held += units.held
         if sum(units) != 0:
             self._violate(f"event {event.number} of order {event.order.name} makes units, or loses some")
-        if event.number == 1:
+        if event.number == 1 and not event.is_of_line:
             self.orders += 1
         try:
             self.lives.add(event)
@@ -67,6 +68,8 @@ class Ledger:
                 self.payments.add(event)
         except (KeyError, ValueError, TypeError, OverflowError):
             self._violate(f"event {event.number} of order {event.order.name} says what we don't write")
+        if "part_of" in event.facts or "lines" in event.facts:
+            self.baskets.add(str(event.facts.get("part_of") or event.order.name))
         of_instance = self._units_per_instance.get(event.instance, 0)
         self._units_per_instance[event.instance] = of_instance + units.lucky
         if event.epoch != self._epoch:

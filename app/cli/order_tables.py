@@ -32,7 +32,7 @@ def print_orders(orders: list[Order]) -> None:
         "began": [moments.written(one.sold_at) for one in orders],
         "number": [one.id.name for one in orders],
         "state": [one.state for one in orders],
-        "units": [str(one.quantity) for one in orders],
+        "units": [_units(one) for one in orders],
         "buyer": [one.buyer or "" for one in orders],
         "ref": [one.record.ref or "" for one in orders],
         "to pay": [_money(one.record) for one in orders],
@@ -90,6 +90,8 @@ def _facts(facts: Mapping[str, Any], currency: str | None) -> Iterator[str]:
 
 
 def _fact(name: str, value: Any, currency: str | None) -> str:
+    if name == "lines":
+        value = ", ".join(f"{one['quantity']} {one['sku']}" for one in value)
     if name in _TIMES:
         value = moments.written(value)
     if name in _AMOUNTS and isinstance(value, int):
@@ -117,6 +119,13 @@ def _sums(told: Mapping[str, Any]) -> str:
     names = ("paid", "given_back", "owed", "kept")
     said = ", ".join(f"{name.replace('_', ' ')} {money.decimal(told[name], told['currency'])}" for name in names)
     return f"{told['currency'] or 'no currency'}: {said}"
+
+
+def _units(order: Order) -> str:
+    """The units of an order; of a basket those of each line."""
+    lines = [(order.sku, order.quantity), *((one.sku, one.quantity) for one in order.record.lines)]
+    some = ", ".join(f"{units} {sku}" for sku, units in lines if units) if len(lines) > 1 else ""
+    return some or str(order.quantity)
 
 
 def _money(record: Record) -> str:

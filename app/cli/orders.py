@@ -26,6 +26,7 @@ buyers = typer.Typer(name="buyers", help="What is kept of buyers.", no_args_is_h
 _NAME_BYTES: Final = 8  # of a part that is given back
 _STATES: Final = (*(str(state) for state in OrderState), "attention")
 Sku = Annotated[str | None, typer.Option(help="The item; all of them without.")]
+Of = Annotated[str | None, typer.Option("--item", help="Of this item of a basket; without --units all of that line.")]
 Some = Annotated[int | None, typer.Option(min=1, help="Only so many of its units.")]
 Receiver = Annotated[
     str | None, typer.Option("--receiver", metavar="NAME", help="One receiver of events; all of them without.")
@@ -194,17 +195,23 @@ def _say_totals(totals: dict[str, Sums]) -> None:
 
 @orders.command("cancel")
 def orders_cancel(
-    number: Number = None, ref: Ref = None, units: Some = None, yes: Yes = False, by: By = "", as_json: Json = False
+    number: Number = None,
+    ref: Ref = None,
+    units: Some = None,
+    item: Of = None,
+    yes: Yes = False,
+    by: By = "",
+    as_json: Json = False,
 ) -> None:
     """Give back the units that an order holds. A paid order is a case for `refund`. Exit status 1: not done."""
-    message = secrets.token_hex(_NAME_BYTES) if units else None
+    message = secrets.token_hex(_NAME_BYTES) if units or item else None
 
     async def cancel(sale: "Sale") -> tuple[Answer, Order]:
         order = await _chosen(sale, number, ref)
         if not yes:
-            what = f"{units} of {_told(order)}" if units else _told(order)
+            what = _part_of(order, units, item)
             typer.confirm(f"Cancel {what}?", abort=True, err=True)
-        answer = await sale.orders.cancel(order, by=name_of(by), units=units, message=message)
+        answer = await sale.orders.cancel(order, by=name_of(by), units=units, message=message, line=item)
         return answer, await _numbered(sale, order.id.name)
 
     _done(*with_sale(cancel), as_json, ("cancelled", "partly_cancelled", "already_cancelled"))
@@ -220,6 +227,7 @@ def orders_refund(
     ] = None,
     amount: Annotated[str | None, typer.Option(help="A part of the payment only, such as 5.00EUR.")] = None,
     units: Some = None,
+    item: Of = None,
     name: Annotated[
         str | None, typer.Option(help="Which refund that is owed was given back, by its name in `orders show`.")
     ] = None,
@@ -237,18 +245,18 @@ def orders_refund(
     """
     if later and (elsewhere or name):
         raise typer.BadParameter("what is still to be given back has no such thing", param_hint="--later")
-    part: dict[str, Any] = {"later": later, "units": units, "name": name, "elsewhere": elsewhere}
+    part: dict[str, Any] = {"later": later, "units": units, "line": item, "name": name, "elsewhere": elsewhere}
     if amount is not None:
         try:
             part["amount"], part["currency"] = money.read(amount)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--amount") from None
-    if (amount is not None or units) and name is None:
+    if (amount is not None or units or item) and name is None:
         part["message"] = secrets.token_hex(_NAME_BYTES)
 
     async def refund(sale: "Sale") -> tuple[Answer, Order]:
         order = await _chosen(sale, number, ref)
-        again = False if restock is None and amount is not None and not units else restock
+        again = False if restock is None and amount is not None and not (units or item) else restock
         if again is None:
             if yes:
                 raise typer.BadParameter("say --restock or --no-restock", param_hint="--yes")
@@ -256,8 +264,8 @@ def orders_refund(
         if sale.gives_back and not (yes or later or elsewhere or name):
             say("this notes what was given back by hand; with --later the cashier gives it back at the provider")
         if not yes:
-            what = f"{f'{units} of ' if units else ''}{_told(order)}"
-            sum_of = _sum(order, payment, name, amount, units)
+            what = _part_of(order, units, item)
+            sum_of = _sum(order, payment, name, amount, units, item)
             asked = f"Is {sum_of} to be given back" if later else f"Was {sum_of} given back"
             typer.confirm(f"{asked} for {what}?", abort=True, err=True)
         about = {"payment_ref": payment, "by": name_of(by), **part}
@@ -386,7 +394,13 @@ async def _numbered(sale: "Sale", number: str) -> Order:
     return order
 
 
-def _sum(order: Order, ref: str | None, name: str | None, said: str | None, units: int | None) -> str:
+def _part_of(order: Order, units: int | None, item: str | None) -> str:
+    """An order, or a part of it, for a question."""
+    which = " ".join(filter(None, (str(units) if units else "all" if item else "", item)))
+    return f"{which} of {_told(order)}" if which else _told(order)
+
+
+def _sum(order: Order, ref: str | None, name: str | None, said: str | None, units: int | None, item: str | None) -> str:
     """How much a refund is about, and of which payment."""
     of_name = next((payment for payment, one in order.record.refunds if one.name == name), order.record.counted)
     payment = order.record.payment(ref) if ref is not None else of_name

@@ -23,7 +23,7 @@ from app.orders import (
 )
 from app.orders.commands import AnyOutcome
 from app.orders.refunds import meant
-from app.sale.find import EVERYTHING, Found, Wanted, find, is_newest, named, newest, pages, refuse_gaps
+from app.sale.find import EVERYTHING, Found, Wanted, find, is_newest, named, newest, pages, refuse_gaps, whole
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
 from fencelock import AsyncLocks
@@ -72,7 +72,7 @@ class OrderAdmin:
         """
         from app.operator.report import Report  # an instance and the commands begin without it
 
-        found, clock = Report(since, zone), asyncio.get_running_loop().time
+        found, clock = Report(since, zone, sku), asyncio.get_running_loop().time
         async for page in self.pages(sku, EVERYTHING):
             refuse_gaps(page)
             began = clock()
@@ -93,7 +93,7 @@ class OrderAdmin:
 
     async def numbered(self, number: str) -> Order | None:
         """An order by its number, with or without the secret."""
-        return await named(self._store, number)
+        return await whole(self._store, await named(self._store, number))
 
     async def history(self, order: Order) -> list[Event]:
         """All events of an order, oldest first."""
@@ -109,9 +109,11 @@ class OrderAdmin:
             at = event.at if state != before else at
         return at
 
-    async def cancel(self, order: Order, *, by: str, units: int | None = None, message: str | None = None) -> Answer:
+    async def cancel(
+        self, order: Order, *, by: str, units: int | None = None, message: str | None = None, line: str | None = None
+    ) -> Answer:
         """Give back the units that an order holds, or some of them (see `Cancel`). Raises what `Shop.submit` raises."""
-        answer = await self._shop.submit(Cancel(*order.id, by, units=units, message=message))
+        answer = await self._shop.submit(Cancel(*order.id, by, units=units, message=message, line=line))
         return await self._told(answer, CancelOutcome.CANCELLED, CancelOutcome.PARTLY_CANCELLED)
 
     async def refund(

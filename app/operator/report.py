@@ -92,10 +92,12 @@ class Sums:
 class Report:
     """Adds orders up. `since`: only orders that began then or later.
 
-    `zone`: that of the days; without it the offset of `since`, or UTC.
+    `zone`: that of the days; without it the offset of `since`, or UTC. `sku`: only what is of this item; the money of
+    an order is at its first one.
     """
 
-    def __init__(self, since: datetime | None = None, zone: tzinfo | None = None) -> None:
+    def __init__(self, since: datetime | None = None, zone: tzinfo | None = None, sku: str | None = None) -> None:
+        self._sku = sku
         self._since = since.timestamp() if since else 0.0
         self._zone = zone or (since.tzinfo if since else UTC)
         self._at = time.time()
@@ -105,7 +107,11 @@ class Report:
         """Add an order."""
         if order.sold_at >= self._since:
             day = datetime.fromtimestamp(order.sold_at, self._zone).date().isoformat()
-            self._sums.setdefault((order.sku, day), Sums()).add(order)
+            if self._sku in (None, order.sku):
+                self._sums.setdefault((order.sku, day), Sums()).add(order)
+            for line in order.record.lines:  # its order and its money are the first item's
+                if self._sku in (None, line.sku):
+                    self._sums.setdefault((line.sku, day), Sums()).units[order.state] += line.quantity
 
     @property
     def total(self) -> Sums:

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from app import moments
 from app.errors import (
+    GroupNotPossible,
     HoursNotPossible,
     NotInCatalogue,
     PriceNotPossible,
@@ -165,6 +166,8 @@ class StockAdmin:
         price, currency = change.get("price"), change.get("currency")
         if price is not None and currency is not None and (why := self._never_paid(price, currency)):
             raise PriceNotPossible(why)
+        if (group := NO_TERMS.changed(change).group) and (why := self._shop.apart([sku, *group[1]])):
+            raise GroupNotPossible(f"limit_group: {why}")
         for name, at in (("starts_at", change.get("starts_at")), ("ends_at", change.get("ends_at"))):
             if not 0 <= (at or 0) <= LATEST:
                 raise HoursNotPossible(f"{name} must be from 1970 to 5138")

@@ -174,6 +174,7 @@ class Hold(NamedTuple):
     # the shop asks, or has signed the buyer: only then is the buyer shown a hold that they have already
     proven: bool = False
     wait: bool = False  # get in line where others hold the units
+    lines: tuple[tuple[str, int], ...] = ()  # other items and their quantities: all units, or none
 
 
 class Confirm(NamedTuple):
@@ -212,6 +213,7 @@ class Cancel(NamedTuple):
     key: str | None = None
     units: int | None = None  # only so many of them; None: all
     message: str | None = None  # its name: a request with the same name is the same
+    line: str | None = None  # the item of these units, if it isn't the order's own; without units all of that line
 
 
 class Refund(NamedTuple):
@@ -229,6 +231,7 @@ class Refund(NamedTuple):
     later: bool = False  # the money is owed from now on, and was not given back yet
     name: str | None = None  # the name of the owed refund that was given back; None: the first one that fits
     elsewhere: bool = False  # the money went back in another way, which the provider will never report
+    line: str | None = None  # as a cancellation's
 
 
 class GivenBack(NamedTuple):
@@ -353,6 +356,12 @@ def fingerprint(command: Command) -> tuple[int, str | None]:
     return 0, hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
 
+def basket_of(command: Command) -> str | None:
+    """A digest of the other lines of a hold, for its key; None if there are none."""
+    lines = command.lines if isinstance(command, Hold) else ()
+    return hashlib.sha256(repr(lines).encode()).hexdigest()[:16] if lines else None
+
+
 class Answer(NamedTuple):
     """The answer to a command."""
 
@@ -363,3 +372,4 @@ class Answer(NamedTuple):
     record: Record | None = None  # the order's state afterwards; None for purchases
     refund: str | None = None  # the payment that has to be given back
     place: Place | None = None  # of an order that waits
+    line: str | None = None  # of a refused basket, the first item that could not be had

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from app.errors import AmountRequired, BuyerRequired, KeyReused, SeckillError, StockCorrupt
+from app.errors import (
+    AmountRequired,
+    BasketNotPossible,
+    BuyerRequired,
+    KeyReused,
+    SeckillError,
+    StockCorrupt,
+    UnknownItem,
+)
 from app.orders.account import Payment, PaymentState
 from app.orders.commands import (
     AnyOutcome,
@@ -31,16 +39,17 @@ from app.orders.commands import (
     RefundOutcome,
     RequestOutcome,
     RequestRefund,
+    basket_of,
     fingerprint,
     key_of,
 )
-from app.orders.id import new_name
-from app.orders.life import changed
-from app.orders.record import ERASED, NO_FACTS, EventKind, OrderChange, OrderState, Record
+from app.orders.id import OrderId, new_name
+from app.orders.life import changed, of_line
+from app.orders.record import ERASED, NO_FACTS, EventKind, Line, OrderChange, OrderState, Record
 from app.orders.refunds import owe, ruling
 from app.orders.settle import Names
 from app.orders.snapshot import Settled, Snapshot
-from app.orders.terms import Terms
+from app.orders.terms import NO_TERMS, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,8 @@ class Decision:
     record: Record | None = None  # the order of the command, in its new state
     refund: str | None = None  # the payment to give back
     place: Place | None = None  # of an order that waits
+    line: str | None = None  # see `Answer`
+    basket: str | None = None  # a name of the new order for its lines, until it has a number
 
 
 LINE_MAX: Final = 10_000  # places in the line of an item
@@ -89,6 +100,7 @@ class Windows(NamedTuple):
 
 
 _BY_DEFAULT: Final = Windows()
+NO_ERRORS: Final[Mapping[str, SeckillError]] = {}
 
 
 class Decided(NamedTuple):
@@ -97,6 +109,7 @@ class Decided(NamedTuple):
     decisions: list[Decision]
     changes: list[OrderChange]
     wants: int = 0  # the units that the next order in line waits for, 0: nobody waits
+    lines: Sequence[tuple[str, Record]] = ()  # new lines of baskets, each with its order's name in `Decision.basket`
 
 
 SELL: Final = Decision(Outcome.SOLD)  # the one of most buyers
@@ -135,80 +148,148 @@ def decide(
     now_closed: Outcome | None = None,
     fresh: Names = new_name,
 ) -> Decided:
+    """Decide the commands of a single item: see `decide_together`.
+
+    `closed`: the outcome of each command that came outside of the hours; empty if none did.
+    """
+    of = Basis(snapshot, limit_per_buyer, windows, due_by_ms, now_closed)
+    sku = commands[0].sku if commands else ""
+    return decide_together({sku: of}, commands, closed, fresh=fresh)[sku]
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The basis of decisions about an item.
+
+    `limit_per_buyer` is in units, 0 for none. `due_by_ms`: a hold that is due later does not go back, even if the
+    store's clock has passed its end. `closed`: the outcome of a command that would come now, outside of the hours;
+    `terms`: with the hours, for lines of baskets, and the limit of a group.
+    """
+
+    snapshot: Snapshot
+    limit_per_buyer: int = 0
+    windows: Windows = _BY_DEFAULT
+    due_by_ms: int | None = None
+    closed: Outcome | None = None
+    terms: Terms = NO_TERMS
+
+
+def decide_together(  # noqa: PLR0912 - a case each
+    items: Mapping[str, Basis],
+    commands: Sequence[Command],
+    closed: Sequence[Outcome | None] = (),
+    *,
+    came_at: Sequence[float] = (),
+    errors: Mapping[str, SeckillError] = NO_ERRORS,
+    fresh: Names = new_name,
+) -> dict[str, Decided]:
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
-    ones behind it. Expired holds go back first, unless their payment is in this very batch. `limit_per_buyer` is in
-    units, 0 for none. Units that come back go to the orders that wait, in their order, before anybody else gets any.
-    `closed`: the outcome of each command that came outside of the hours, unless it is a repeat; empty if none did;
-    `now_closed`: that of one that would come now. `due_by_ms`: a hold that is due later does not go back, even if the
-    store's clock has passed its end. `fresh` makes unique names of refunds.
+    ones behind it. Expired holds go back first, unless their payment is in this very batch. Units that come back go to
+    the orders that wait, in their order, before anybody else gets any.
+
+    `closed`: the outcome of each command that came outside of its item's hours, unless it is a repeat; empty if none
+    did. `came_at`: when each came, in seconds since 1970, for the hours of a basket's other items. `errors`: of items
+    that can't be read. `fresh` makes unique names of refunds.
     """
-    now = _Now(snapshot, limit_per_buyer, windows, due_by_ms, now_closed, fresh)
-    more_due = snapshot.more_due
-    if snapshot.due:
-        more_due &= now.give_back({command.number for command in commands if isinstance(command, Confirm)})
-    now.serve_the_line()
-    seen: dict[str, int] = {}
-    decisions: list[Decision] = []
+    nows = dict[str, _Now]()
+    for sku, of in items.items():
+        nows[sku] = _Now(sku, of, nows, errors, fresh)
+    being_paid = {(command.sku, command.number) for command in commands if isinstance(command, Confirm)}
+    for now in nows.values():
+        if now.snapshot.due:
+            now.give_back(being_paid)
+    for now in nows.values():
+        now.serve_the_line()
+    only = now if len(nows) == 1 else None
     for index, command in enumerate(commands):
+        now = only or nows[command.sku]
+        at = len(now.decisions)
         key = command.key if type(command) is Purchase else key_of(command)
-        decision = _repeat(snapshot, commands, seen, command, key) if key is not None else None
+        decision = _repeat(now, command, key) if key is not None else None
         if decision is None:
+            outside_hours = closed[index] if closed else None
             if isinstance(command, Purchase):
-                decision = now.buy(command, closed[index] if closed else None)
+                decision = now.buy(command, outside_hours)
             elif isinstance(command, Hold):
-                decision = now.hold(command, closed[index] if closed else None, index)
+                if command.lines:
+                    decision = now.hold_basket(command, outside_hours, at, came_at[index] if came_at else 0.0)
+                else:
+                    decision = now.hold(command, outside_hours, at)
             elif isinstance(command, Expire):
                 # Once more, unless nothing could be given back: a due order may be odd.
-                more = (more_due or now.line_goes_on) and bool(now.changes)
+                more = (now.more_due or now.line_goes_on) and bool(now.changes)
                 decision = Decision(ExpiryOutcome.MORE if more else ExpiryOutcome.DONE)
             else:
                 decision = now.change(command)
-                now.serve_the_line()
+                for one in nows.values():
+                    one.serve_the_line()
             if key is not None and decision.error is None:
-                seen[key] = index
+                now.seen[key] = at, command
         elif decision.settled is not None and type(command) is not Purchase:
             decision = now.again(command, decision.settled)
-        decisions.append(decision)
-    now.serve_newcomers(decisions)
-    return Decided(decisions, now.changes, now.wants)
+        now.decisions.append(decision)
+    for now in nows.values():
+        now.serve_newcomers()
+    return {sku: Decided(now.decisions, now.changes, now.wants, now.lines) for sku, now in nows.items()}
 
 
 class _Now:
-    """The state of an item in the middle of a batch."""
+    """The state of an item in the middle of a batch. `beside`: the items on which the batch is decided, itself too."""
 
     __slots__ = (
-        *("_closed", "_due_by_ms", "_fresh", "_limit", "_line", "_newcomers", "_windows", "at_ms", "begun", "bought"),
-        *("changes", "held", "left", "payments", "records", "snapshot", "waiting"),
+        *(
+            "_closed",
+            "_due_by_ms",
+            "_errors",
+            "_fresh",
+            "_group",
+            "_limit",
+            "_line",
+            "_newcomers",
+            "_terms",
+            "_windows",
+        ),
+        *(
+            "at_ms",
+            "begun",
+            "beside",
+            "bought",
+            "changes",
+            "decisions",
+            "held",
+            "left",
+            "lines",
+            "more_due",
+            "payments",
+        ),
+        *("records", "seen", "sku", "snapshot", "waiting"),
     )
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        limit: int,
-        windows: Windows,
-        due_by_ms: int | None,
-        closed: Outcome | None,
-        fresh: Names,
+        self, sku: str, of: Basis, beside: Mapping[str, "_Now"], errors: Mapping[str, SeckillError], fresh: Names
     ) -> None:
-        self.snapshot = snapshot
+        snapshot = self.snapshot = of.snapshot
+        self.sku, self.beside, self._errors = sku, beside, errors
         self.held = snapshot.held
         self.waiting = snapshot.waiting
         self._line = list(snapshot.line)  # the first of those who wait
         self._newcomers: list[tuple[int, Record]] = []  # that wait since this batch, by their commands
-        self._closed = closed
+        self._closed, self._due_by_ms, self._windows = of.closed, of.due_by_ms, of.windows
+        self._limit, self._terms, self._group = of.limit_per_buyer, of.terms, of.terms.group
+        self.more_due = snapshot.more_due
         self.left = snapshot.stock
         self.bought = dict(snapshot.bought)
         self.records = dict(snapshot.records)
         self.begun: dict[str, int] = {}  # by buyer, the command of this batch that began their last hold
         self.payments = dict(snapshot.payments)
         self.changes: list[OrderChange] = []
+        self.lines: list[tuple[str, Record]] = []
+        self.decisions: list[Decision] = []
+        self.seen: dict[str, tuple[int, Command]] = {}  # by key, the first command with it, and its place
         self.at_ms = snapshot.now_ms
-        self._due_by_ms = due_by_ms
         self._fresh = fresh
-        self._limit = limit
-        self._windows = windows
 
     # -- new orders --------------------------------------------------------------------------------------------------
 
@@ -219,22 +300,44 @@ class _Now:
         return self._take(wish, closed)
 
     def _take(self, wish: Purchase, closed: Outcome | None) -> Decision:
+        refused = self._refusal(wish, closed)
+        if refused is not None:
+            return refused
+        self._give(wish.buyer, wish.quantity)
+        return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
+
+    def _give(self, buyer: str | None, quantity: int) -> None:
+        self.left -= quantity
+        if buyer:
+            self.bought[buyer] = self.bought.get(buyer, 0) + quantity
+
+    def _refusal(self, wish: Purchase | Hold, closed: Outcome | None) -> Decision | None:
+        """The decision on a wish that can't be had; None if it can."""
         if closed is not None:
             return Decision(closed)
-        had = self.bought.get(wish.buyer, 0) if wish.buyer else 0
-        if self._limit and wish.buyer is None:
+        if (self._limit or self._group) and wish.buyer is None:
             return Decision(error=BuyerRequired(_BUYER_REQUIRED))
         if not self.left or self.waiting:
             # Before the limit is checked: this answer may not be recorded, and a repeat must get the same one again.
             return Decision(Outcome.SOLD_OUT)
-        if self._limit and had + wish.quantity > self._limit:
+        if refused := self._over_a_limit(wish.buyer, wish.quantity):
+            return refused
+        return Decision(Outcome.SOLD_OUT) if wish.quantity > self.left else None
+
+    def _over_a_limit(self, buyer: str | None, quantity: int) -> Decision | None:
+        """The decision on units that are more than a buyer may have, of this item or of several together."""
+        wanted = self.bought.get(buyer or "", 0) + quantity
+        if self._limit and wanted > self._limit:
             return Decision(Outcome.LIMIT_REACHED)
-        if wish.quantity > self.left:
-            return Decision(Outcome.SOLD_OUT)
-        self.left -= wish.quantity
-        if wish.buyer:
-            self.bought[wish.buyer] = had + wish.quantity
-        return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
+        if self._group is None:
+            return None
+        most, others = self._group
+        for sku in {*others} - {self.sku}:
+            if sku in self.beside:
+                wanted += self.beside[sku].bought.get(buyer or "", 0)
+            elif not isinstance(error := self._errors.get(sku), UnknownItem):  # one that isn't on sale yet
+                return Decision(error=error or BasketNotPossible(f"the limit needs {sku}, which can't be read"))
+        return Decision(Outcome.LIMIT_REACHED) if wanted > most else None
 
     def hold(self, wish: Hold, closed: Outcome | None, index: int) -> Decision:
         """Hold units; show a buyer who can't have them the hold that they have already.
@@ -254,6 +357,53 @@ class _Now:
         if wish.buyer is not None and wish.proven:
             self.begun[wish.buyer] = index
         return Decision(HoldOutcome.HELD, begins=record)
+
+    def hold_basket(self, wish: Hold, closed: Outcome | None, index: int, came_at: float) -> Decision:
+        """Hold the units of all lines, or none. The answer to a refusal names the first line that can't be had."""
+        lines, taken = [(self.sku, wish.quantity), *wish.lines], list[tuple[_Now, Purchase]]()
+        refused: Decision | None = None
+        for sku, quantity in lines:
+            there = self.beside.get(sku)
+            if there is None:
+                return self._without(taken, Decision(error=_unreadable(sku, self._errors)))
+            line = Purchase(quantity, sku, wish.buyer)
+            refused = there._refusal(line, closed if there is self else outside(there._terms, came_at))
+            if refused is not None and refused.outcome is None:
+                return self._without(taken, refused)
+            if refused is not None:
+                own = self._own(wish)
+                shown = None if own is None else own.record or self.decisions[own.repeats or 0].begins
+                if own is None or shown is None or shown.units_by(self.sku) != dict(lines):
+                    own = Decision(HoldOutcome(str(refused.outcome)), line=sku)
+                return self._without(taken, own)
+            there._give(wish.buyer, quantity)  # so that the limit of a group sees the lines before
+            taken.append((there, line))
+        currencies = {there._windows.currency if there._windows.price is not None else None for there, _ in taken}
+        if len(currencies) > 1:
+            said = ", ".join(f"{there.sku} {_priced_in(there._windows)}" for there, _ in taken)
+            return self._without(taken, Decision(error=BasketNotPossible(f"items: they can't be paid at once: {said}")))
+        windows = [there._windows for there, _ in taken]
+        pay_by_ms = self.at_ms + min(one.hold_ms for one in windows)
+        window = {"pay_by_ms": pay_by_ms, "due_ms": pay_by_ms + self._windows.grace_ms}
+        basket = f"{self.sku}/{index}"
+        for there, line in taken:
+            there.held += line.quantity
+            if there is not self:
+                own_line = there._begin(wish._replace(quantity=line.quantity, ref=None), OrderState.HELD, **window)
+                there.lines.append((basket, own_line._replace(part_of=basket)))
+        told = tuple(Line(there.sku, line.quantity, there._windows.price) for there, line in taken[1:])
+        record = self._begin(wish, OrderState.HELD, **window, lines=told)
+        if wish.buyer is not None and wish.proven:
+            self.begun[wish.buyer] = index
+        return Decision(HoldOutcome.HELD, begins=record, basket=basket)
+
+    def _without(self, taken: Sequence[tuple["_Now", Purchase]], decision: Decision) -> Decision:
+        """A decision that gives nothing, so that the lines that were taken before go back."""
+        for there, line in taken:
+            there.left += line.quantity
+            if line.buyer:
+                there.bought[line.buyer] -= line.quantity
+        return decision
 
     def _own(self, wish: Hold) -> Decision | None:
         """The buyer's own order, if they hold units or wait already, and may see it."""
@@ -290,9 +440,8 @@ class _Now:
         own = self._open_of(wish.buyer)
         if own is not None and own.state is OrderState.WAITING and not wish.proven:
             return None
-        had = self.bought.get(wish.buyer, 0)
-        if self._limit and had + wish.quantity > self._limit:
-            return Decision(HoldOutcome.LIMIT_REACHED)
+        if refused := self._over_a_limit(wish.buyer, wish.quantity):
+            return replace(refused, outcome=HoldOutcome.LIMIT_REACHED if refused.error is None else None)
         proven = {record.proven for _, record in self._newcomers if record.buyer == wish.buyer}
         if wish.proven in proven:
             return Decision(HoldOutcome.ALREADY_WAITING)
@@ -302,7 +451,7 @@ class _Now:
         record = self._begin(wish, OrderState.WAITING)
         self._newcomers.append((index, record))
         self.waiting += 1
-        self.bought[wish.buyer] = had + wish.quantity
+        self.bought[wish.buyer] = self.bought.get(wish.buyer, 0) + wish.quantity
         if wish.proven:
             self.begun[wish.buyer] = index
         return Decision(HoldOutcome.WAITING, begins=record, place=self._place(self.waiting))
@@ -366,11 +515,11 @@ class _Now:
     def _may_have(self, quantity: int, passes: bool) -> bool:
         return self._closed is None and quantity <= self.left and (not passes or self._windows.smaller_first)
 
-    def serve_newcomers(self, decisions: list[Decision]) -> None:
+    def serve_newcomers(self) -> None:
         """Give units that came back in this very batch to those who got in line in it."""
         if self._unseen:
             return
-        passes = bool(self._line)
+        passes, decisions = bool(self._line), self.decisions
         for index, record in self._newcomers:
             if not self._may_have(record.quantity, passes):
                 passes = True
@@ -396,15 +545,48 @@ class _Now:
 
     # -- orders that are there ---------------------------------------------------------------------------------------
 
-    def give_back(self, being_paid: set[str]) -> bool:
-        """Give back the units of expired holds, the oldest first; False if one is not due."""
+    def give_back(self, being_paid: set[tuple[str, str]]) -> None:
+        """Give back the units of expired holds, the oldest first, and of the whole order where one is a line."""
         for number in self.snapshot.due:
-            order = self.records.get(number)
-            if order is not None and order.state is OrderState.HELD and number not in being_paid:
-                if self._due_by_ms is not None and order.due_ms > self._due_by_ms:
-                    return False
-                self._release(order, EventKind.EXPIRED)
-        return True
+            there, order = self._whole(self.records.get(number))
+            if order is None or there._unread_line(order) is not None:
+                self.more_due |= order is None or order.state is OrderState.HELD  # for a batch that reads all of it
+                continue
+            if order.state is not OrderState.HELD or (there.sku, order.number) in being_paid:
+                continue
+            if order.due_ms > there.at_ms:  # there was the first look, a moment earlier
+                continue
+            if self._due_by_ms is not None and order.due_ms > self._due_by_ms:
+                self.more_due = False
+                return
+            there._release(order, EventKind.EXPIRED)
+
+    def _whole(self, order: Record | None) -> tuple["_Now", Record | None]:
+        """The order of which this one is a line, with its item, and None if it was not read; else the order itself.
+
+        A line whose order a new sale has forgotten is on its own.
+        """
+        if order is None or not order.part_of or (name := OrderId.parse_name(order.part_of)) is None:
+            return self, order
+        if self._is_forgotten(name.sku, name.number):
+            return self, order
+        there = self.beside.get(name.sku, self)
+        return there, there.records.get(name.number) if there is not self else None
+
+    def _is_forgotten(self, sku: str, number: str) -> bool:
+        there = self.beside.get(sku)
+        return isinstance(self._errors.get(sku), UnknownItem) if there is None else number in there.snapshot.absent
+
+    def _line_there(self, line: Line) -> tuple["_Now", Record] | None:
+        """A line of an order, with its item; None if it was not read, or a new sale of its item has forgotten it."""
+        there = self.beside.get(line.sku)
+        record = there.records.get(line.number) if there else None
+        return (there, record) if there and record else None
+
+    def _unread_line(self, order: Record) -> str | None:
+        """The first item of an order's lines that could not be read."""
+        lines = (one for one in order.lines if self._line_there(one) is None)
+        return next((one.sku for one in lines if not self._is_forgotten(one.sku, one.number)), None)
 
     def again(self, command: Command, settled: Settled) -> Decision:
         """Answer a settled command once more, with the present state of its order."""
@@ -419,8 +601,10 @@ class _Now:
     def change(self, command: OrderCommand) -> Decision:
         """Change an order."""
         order = self.records.get(command.number)
-        if order is None or not hmac.compare_digest(order.secret, command.secret):
+        if order is None or order.part_of or not hmac.compare_digest(order.secret, command.secret):
             return Decision(OUTCOMES[type(command)].NOT_FOUND)
+        if (sku := self._unread_line(order)) is not None:
+            return Decision(error=_unreadable(sku, self._errors))
         match command:
             case Confirm():
                 return self._confirm(order, command)
@@ -450,7 +634,8 @@ class _Now:
         told = Payment(ref, amount, paid.currency or order.currency)
         payment = ref if owner is None else None  # else the order has this payment already, as one of a wrong amount
         mismatch = _mismatch(order, told, paid.subtotal)
-        if not waits or (mismatch and order.state is OrderState.EXPIRED):
+        gone = any(one.quantity and self._line_there(one) is None for one in order.lines)  # all units or none
+        if not waits or gone or (mismatch and order.state is OrderState.EXPIRED):
             return self._decline(order, paid, told, payment)
         if mismatch:
             if known is None or (known.amount, known.currency) != (told.amount, told.currency):
@@ -458,14 +643,29 @@ class _Now:
             return Decision(outcome.AMOUNT_MISMATCH, record=order)
         facts = _said(told) | {"subtotal": paid.subtotal, "paid_at": paid.paid_at}
         if order.state is OrderState.EXPIRED:
-            had = self.bought.get(order.buyer, 0) if order.buyer else 0
-            limited = self._limit and order.buyer and order.buyer != ERASED  # those names share one count
-            over = limited and had + order.quantity > self._limit
-            if self.left < order.quantity or over:
-                return self._decline(order, paid, told, payment)
+            late = self._late(order)
+            if late is not None:
+                return late if late.error is not None else self._decline(order, paid, told, payment)
             facts["late"] = True
         order = self._write(order, EventKind.CONFIRMED, facts, payment)
         return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
+
+    def _late(self, order: Record) -> Decision | None:
+        """The decision on an expired order that can't have its units again: they are gone, or over a limit by now."""
+        buyer = None if order.buyer == ERASED else order.buyer  # those names share one count
+        found, taken = None, list[tuple[_Now, int]]()
+        for one in (Line(self.sku, order.quantity), *order.lines):
+            there = self.beside[one.sku]
+            found = Decision(Outcome.SOLD_OUT) if there.left < one.quantity else None
+            if found is None and buyer is not None:
+                found = there._over_a_limit(buyer, one.quantity)
+            if found is not None:
+                break
+            there._give(buyer, one.quantity)  # so that the limit of a group sees the lines before
+            taken.append((there, one.quantity))
+        for there, count in taken:
+            there._give(buyer, -count)
+        return found
 
     def _decline(self, order: Record, paid: Confirm, told: Payment, payment: str | None) -> Decision:
         if order.payment(told.ref) is not None:  # it was of a wrong amount, and nothing of it is to go back
@@ -491,13 +691,14 @@ class _Now:
             return Decision(ExtendOutcome.ALREADY_EXTENDED, record=order)
         if order.due_ms <= (self.at_ms if self._due_by_ms is None else self._due_by_ms):
             return Decision(ExtendOutcome.EXPIRED, record=order)
-        pay_by_ms = max(order.pay_by_ms, self.at_ms + self._windows.pay_ms)
+        windows = [self._windows, *(found[0]._windows for one in order.lines if (found := self._line_there(one)))]
+        pay_by_ms = max(order.pay_by_ms, self.at_ms + min(one.pay_ms for one in windows))
         due_ms = pay_by_ms + self._windows.grace_ms
         facts = {"pay_by": pay_by_ms / 1000, "goes_back_at": due_ms / 1000}
         order = self._write(order, EventKind.EXTENDED, facts)
         return Decision(ExtendOutcome.EXTENDED, record=order)
 
-    def _cancel(self, order: Record, wish: Cancel) -> Decision:
+    def _cancel(self, order: Record, wish: Cancel) -> Decision:  # noqa: PLR0911 - a case each
         outcome, facts = CancelOutcome, dict[str, Any]({"by": wish.by} if wish.by else {})
         if (known := order.answered(wish.message)) is not None:
             return Decision(outcome(known), record=order)
@@ -506,15 +707,21 @@ class _Now:
         if order.state not in (OrderState.HELD, OrderState.WAITING):
             sold = order.state is OrderState.SOLD
             return Decision(outcome.CONFIRMED if sold else outcome(order.state), record=order)
-        if wish.units is not None and wish.units != order.quantity:
-            return self._cancel_some(order, wish.units, wish.message, facts)
+        line = order.line(wish.line if wish.line != wish.sku else None)
+        if line is None:
+            return Decision(outcome.TOO_MUCH, record=order)
+        whole = wish.units is None and wish.line is None
+        count = order.units_in_all if whole else line.quantity if wish.units is None else wish.units
+        if not whole and not 0 < count <= line.quantity:
+            return Decision(outcome.TOO_MUCH, record=order)
+        if count != order.units_in_all:
+            return self._cancel_some(order, count, wish, facts)
         return Decision(outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, facts))
 
-    def _cancel_some(self, order: Record, count: int, message: str | None, facts: Mapping[str, Any]) -> Decision:
-        outcome = CancelOutcome.PARTLY_CANCELLED
-        if not 0 < count < order.quantity:
-            return Decision(CancelOutcome.TOO_MUCH, record=order)
+    def _cancel_some(self, order: Record, count: int, wish: Cancel, facts: Mapping[str, Any]) -> Decision:
+        outcome, message = CancelOutcome.PARTLY_CANCELLED, wish.message
         own = {**facts, "about": "units", "units": count}
+        own |= {"line": wish.line} if wish.line not in (None, wish.sku) else {}
         own |= {"message": message, "outcome": str(outcome)} if message is not None else {}
         return Decision(outcome, record=self._write(order, EventKind.CANCELLED, own))
 
@@ -538,12 +745,25 @@ class _Now:
             self.bought[order.buyer] = max(0, self.bought.get(order.buyer, 0) + change.bought)
         self.changes.append(change)
         self.records[order.number] = change.after
+        for line in order.lines:
+            if (found := self._line_there(line)) is not None and (said := of_line(kind, facts, line)) is not None:
+                there, own = found
+                there._write(own, kind, said)
         if payment is not None:
             self.payments[payment] = order.number
         return change.after
 
 
+def _priced_in(windows: Windows) -> str:
+    return "has no price" if windows.price is None else f"is paid in {windows.currency}"
+
+
 _LOST: Final = Decision(ExtendOutcome.NOT_FOUND)
+
+
+def _unreadable(sku: str, errors: Mapping[str, SeckillError]) -> SeckillError:
+    error = errors.get(sku) or BasketNotPossible(f"items: {sku} can't be read together with the others")
+    return BasketNotPossible(f"items: {error}") if isinstance(error, UnknownItem) else error
 
 
 def _not_needed(order: Record) -> ConfirmOutcome:
@@ -574,23 +794,21 @@ def _mismatch(order: Record, told: Payment, subtotal: int | None) -> dict[str, A
     return {"about": "payment"} | _said(told) | {"expected": order.to_pay, "subtotal": subtotal}
 
 
-def _repeat(
-    snapshot: Snapshot, commands: Sequence[Command], seen: dict[str, int], command: Command, key: str
-) -> Decision | None:
+def _repeat(now: _Now, command: Command, key: str) -> Decision | None:
     """Return the decision on a command whose key was seen before; None if it is new."""
-    settled = snapshot.settled.get(key)
+    settled, basket = now.snapshot.settled.get(key), basket_of(command)
     if settled is not None:
-        if (settled.quantity, settled.buyer) != fingerprint(command):
+        if (settled.quantity, settled.buyer, settled.basket) != (*fingerprint(command), basket):
             return Decision(error=_reused())
         if settled.outcome not in OUTCOMES[type(command)].__members__.values():
             return Decision(error=StockCorrupt("this idempotency key has an outcome that we don't know"))
         return Decision(settled=settled)
-    first = seen.get(key)
-    if first is None:
+    if key not in now.seen:
         return None
-    refs = {getattr(one, "ref", None) for one in (commands[first], command)}
-    same = fingerprint(commands[first]) == fingerprint(command) and len(refs) == 1
-    return Decision(repeats=first) if same else Decision(error=_reused())
+    at, first = now.seen[key]
+    same = fingerprint(first) == fingerprint(command) and basket_of(first) == basket
+    same &= getattr(first, "ref", None) == getattr(command, "ref", None)
+    return Decision(repeats=at) if same else Decision(error=_reused())
 
 
 def _reused() -> KeyReused:

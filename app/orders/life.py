@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from app.orders import account
 from app.orders.account import Dispute, DisputeState, Payment, PaymentRefund, PaymentState, RefundState, Sums, Way
-from app.orders.record import NO_UNITS, EventKind, Notice, OrderChange, OrderState, Record, Units
+from app.orders.record import NO_UNITS, EventKind, Line, Notice, OrderChange, OrderState, Record, Units
 
 _SOLD, _WAITING, _HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED = OrderState
 _WITH_MONEY: Final = (_WAITING, _HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED)
@@ -69,6 +69,8 @@ def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Mappin
         found = _STEPS.get((state, kind))
     if found is None:
         return None
+    if "line" in facts:  # the units are of another item, whose journal moves them
+        return Step(found.state)
     stays_out = kind in (EventKind.REFUNDED, EventKind.DISPUTE_LOST) and not facts.get("restock")
     units = NO_UNITS if stays_out else Units(*(count * one for one in found.units))
     return Step(found.state, units, count * found.bought)
@@ -80,7 +82,12 @@ def apply(record: Record, kind: EventKind, facts: Mapping[str, Any]) -> Record:
     if done is None:
         raise ValueError(f"{kind} can't come when an order is {record.state}")
     fields: dict[str, Any] = {"state": done.state, "events": record.events + 1}
-    if facts.get("about") == "units":
+    if "line" in facts:
+        fewer = [
+            one._replace(quantity=one.quantity - facts["units"] * (one.sku == facts["line"])) for one in record.lines
+        ]
+        fields["lines"] = tuple(one for one in fewer if one.quantity)
+    elif facts.get("about") == "units":
         fields["quantity"] = record.quantity - facts["units"]
     if kind in (EventKind.EXTENDED, EventKind.OFFERED):
         pay_by_ms, due_ms = round(facts["pay_by"] * 1000), round(facts["goes_back_at"] * 1000)
@@ -113,6 +120,17 @@ def payment_after(before: Payment | None, kind: EventKind, facts: Mapping[str, A
         told = [Dispute(**one | {"state": DisputeState(one["state"])}) for one in facts["disputes"]]
         now = now._replace(disputes=tuple(told))
     return now
+
+
+def of_line(kind: EventKind, facts: Mapping[str, Any], line: Line) -> dict[str, Any] | None:
+    """The facts of the event by which a line follows its order; None if it stays as it is."""
+    about = facts.get("about")
+    if about == "payment" or (about == "units" and facts.get("line") != line.sku):
+        return None
+    own = {name: facts[name] for name in ("pay_by", "goes_back_at", "restock", "why", "late") if name in facts}
+    if about == "units" and facts["units"] < line.quantity:
+        return own | {"about": about, "units": facts["units"]}
+    return own | ({"about": "order"} if kind in (EventKind.REFUNDED, EventKind.DISPUTE_LOST) else {})
 
 
 _SHOWN: Final = ("name", "state", "amount")

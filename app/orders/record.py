@@ -70,6 +70,18 @@ class Notice(NamedTuple):
     outcome: str
 
 
+class Line(NamedTuple):
+    """A line of an order beside its own item: units of another one, which come, are paid and go with the order.
+
+    They stand in the journal of their item as an order of its own, which is `part_of` this one and has no money.
+    """
+
+    sku: str
+    quantity: int
+    price: int | None = None  # of a unit, in the order's currency
+    number: str = ""  # in the journal of its item; "" until that is written
+
+
 class Record(NamedTuple):
     """How an order stands. The store keeps it as a text (`to_text`), beside the journal with its events.
 
@@ -94,6 +106,8 @@ class Record(NamedTuple):
     events: int = 1  # how many it has had
     proven: bool = False  # the buyer was proven when it began, so that it may be shown to them again
     waited: bool = False  # its units were offered to it in line
+    lines: tuple[Line, ...] = ()  # its other items
+    part_of: str = ""  # the name of the order of which this is a line
     unknown: Mapping[str, Any] = {}  # fields of a later release, which are kept
 
     @classmethod
@@ -113,10 +127,20 @@ class Record(NamedTuple):
         return {name: value for name, value in own.items() if value is not None} | self.origin
 
     @property
-    def origin(self) -> dict[str, str]:
-        """The facts in each event about the request that began the order."""
-        own = {"request_id": self.request_id, "traceparent": self.traceparent}
+    def origin(self) -> dict[str, Any]:
+        """The facts in each event: about the request that began the order, and about its lines."""
+        own: dict[str, Any] = {"request_id": self.request_id, "traceparent": self.traceparent}
+        own |= {"part_of": self.part_of or None, "lines": [one._asdict() for one in self.lines] or None}
         return {name: value for name, value in own.items() if value is not None}
+
+    def units_by(self, sku: str) -> dict[str, int]:
+        """The units by item; `sku`: the one at which the order stands."""
+        return {sku: self.quantity, **{one.sku: one.quantity for one in self.lines}}
+
+    def line(self, sku: str | None) -> Line | None:
+        """A line by its item; None: the order's own."""
+        own = Line("", self.quantity, self.price)
+        return own if sku is None else next((one for one in self.lines if one.sku == sku), None)
 
     @property
     def units(self) -> Units:
@@ -135,7 +159,14 @@ class Record(NamedTuple):
     @property
     def to_pay(self) -> int | None:
         """The amount of the whole order, None if it has no price."""
-        return None if self.price is None else self.price * self.quantity
+        if self.price is None:
+            return None
+        return self.price * self.quantity + sum((one.price or 0) * one.quantity for one in self.lines)
+
+    @property
+    def units_in_all(self) -> int:
+        """The units of all its lines."""
+        return self.quantity + sum(one.quantity for one in self.lines)
 
     @property
     def counted(self) -> Payment | None:
@@ -200,6 +231,8 @@ class Record(NamedTuple):
         found["state"] = OrderState(found["state"])
         if "payments" in found:
             found["payments"] = tuple(_payment(*one) for one in found["payments"])
+        if "lines" in found:
+            found["lines"] = tuple(Line(*one) for one in found["lines"])
         if "notices" in found:
             found["notices"] = tuple(Notice(*one) for one in found["notices"])
         if unknown := found.keys() - set(_NAMES):
@@ -208,7 +241,7 @@ class Record(NamedTuple):
 
 
 _NAMES: Final = Record._fields[1:-1]
-_PACKED: Final = frozenset(("payments", "notices"))
+_PACKED: Final = frozenset(("payments", "notices", "lines"))
 _USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 
@@ -307,6 +340,11 @@ class Event:
     def sku(self) -> str:
         """The item."""
         return self.order.sku
+
+    @property
+    def is_of_line(self) -> bool:
+        """Whether it is about a line, which follows its order: nobody else is told."""
+        return "part_of" in self.facts
 
 
 def sale_of(order: Order) -> Event:

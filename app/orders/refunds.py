@@ -64,14 +64,14 @@ def _refund(order: Record, wish: Refund, fresh: Names) -> Ruling:  # noqa: PLR09
         if ref is None or wish.later:  # it is owed already
             return Ruling(outcome.NOTHING_DUE)
     of_order = order.state in _SOLD and ref in (None, order.payment_ref) and wish.name is None
-    if of_order and (wish.amount is None or wish.units is not None):
+    if of_order and (wish.amount is None or wish.units is not None or wish.line is not None):
         return _of_order(order, wish, fresh)
     owing = [one for one in order.payments if (one.open or one.waits) and ref in (None, one.ref)]
     if of_order and order.counted is not None:
         owing = [order.counted]
     if wish.later:
         owing = [one for one in owing if one.left]
-    if not owing or wish.units is not None:
+    if not owing or wish.units is not None or wish.line is not None:
         return _nothing(order, ref)
     if wish.amount is not None and len(owing) > 1:  # nobody has named one
         return Ruling(outcome.TOO_MUCH)
@@ -96,16 +96,21 @@ def meant(order: Record, ref: str | None, name: str | None = None) -> Payment | 
 
 
 def _of_order(order: Record, wish: Refund, fresh: Names) -> Ruling:
-    """Give back an order, or some of its units, with their price or the given amount."""
-    outcome, count, payment = RefundOutcome, wish.units or order.quantity, order.counted
-    if not 1 <= count <= order.quantity:
+    """Give back an order, or some units of a line, with their price or the given amount."""
+    other = wish.line if wish.line != wish.sku else None
+    outcome, line, payment = RefundOutcome, order.line(other), order.counted
+    if line is None:
         return Ruling(outcome.TOO_MUCH)
-    ends = count == order.quantity
+    whole = wish.units is None and wish.line is None
+    count = order.units_in_all if whole else wish.units or line.quantity
+    if not whole and not 1 <= count <= line.quantity:
+        return Ruling(outcome.TOO_MUCH)
+    ends = count == order.units_in_all
     facts: dict[str, Any] = {"about": "order" if ends else "units", "restock": wish.restock}
-    facts |= {} if ends else {"units": count}
+    facts |= {} if ends else {"units": count} | ({"line": other} if other is not None else {})
     amount = wish.amount
-    if amount is None and not ends and order.price is not None:
-        amount = order.price * count
+    if amount is None and not ends and line.price is not None:
+        amount = line.price * count
     after = payment
     if payment is not None and (ends or amount):
         if amount is not None and not _fits(payment, wish, amount):

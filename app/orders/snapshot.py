@@ -1,6 +1,6 @@
 """The basis of a decision: the item and its orders in question, as the store read them at one moment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,8 @@ class Settled:
     quantity: int
     buyer: str | None
     order: OrderId | None = None
+    basket: str | None = None  # see `basket_of`
+    line: str | None = None  # see `Answer`
 
 
 @dataclass(slots=True)  # nobody changes one; frozen, it would take three times as long to make
@@ -49,6 +51,7 @@ class Snapshot:
     now_ms: int = 0  # the store's clock, since 1970
     # by number: orders that were asked for, or are due, or that these buyers and keys hold
     records: Mapping[str, Record] = field(default_factory=dict)
+    absent: Collection[str] = ()  # the numbers that were asked for, and are no order's: a new sale has forgotten them
     open: Mapping[str, str] = field(default_factory=dict)  # by buyer, the number of the last order that is held
     payments: Mapping[str, str] = field(default_factory=dict)  # by payment, the number of its order
     due: Sequence[str] = ()  # orders whose time is up, the oldest first

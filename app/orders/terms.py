@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from app import moments, money
+from app.orders.id import SKU_PATTERN
 
 LANGUAGE_PATTERN: Final = "^[a-z]{2,3}$"
 LANGUAGES_MAX: Final = 20
@@ -98,6 +99,15 @@ def _yes(text: str) -> bool:
     if text not in ("yes", "no"):
         raise ValueError
     return text == "yes"
+
+
+_GROUP: Final = rf"^[1-9][0-9]{{0,5}}(?: {SKU_PATTERN}){{1,19}}$"
+
+
+def _group(text: str) -> str:
+    if not re.fullmatch(_GROUP, text):
+        raise ValueError('a number of units and the names of the other items, such as "3 case charger"')
+    return text
 
 
 def _offer(text: str) -> float:
@@ -222,6 +232,16 @@ class Terms:
         said=lambda does: "smaller wishes pass larger ones in line" if does else "nobody is passed in line",
         write=lambda does: "yes" if does else "no",
     )
+    limit_group: str | None = _term(
+        str,
+        "how many units one buyer may have over several items: the number, and the names of the other items",
+        pattern=_GROUP,
+        option="limit_group",
+        metavar=f'"UNITS ITEM..."|{NONE}',
+        help='How many one buyer may have over several items, such as "3 case charger".',
+        read=_group,
+        said=lambda group: "{} a buyer with {}".format(*group.split(" ", 1)),
+    )
     paused: str | None = _term(
         str,
         "nothing is sold from now on, and this is what buyers are told of it; empty: it goes on",
@@ -237,6 +257,14 @@ class Terms:
         wanted=f"{_A_LINE} for each language, such as zh; {LANGUAGES_MAX} languages at most",
         **_LINE,
     )
+
+    @property
+    def group(self) -> tuple[int, tuple[str, ...]] | None:
+        """The units that a buyer may have of some items together, and the other items."""
+        if self.limit_group is None:
+            return None
+        units, *others = self.limit_group.split()
+        return int(units), tuple(others)
 
     def completed_by(self, everywhere: "Terms") -> "Terms":
         """These terms, with `everywhere`'s in the place of None."""

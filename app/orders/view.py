@@ -14,7 +14,7 @@ from app import money
 from app.orders.account import DisputeState, PaymentState, RefundState, Sums, Way
 from app.orders.commands import own_key
 from app.orders.id import OrderId
-from app.orders.record import Event, Order, OrderState, Record
+from app.orders.record import Event, Line, Order, OrderState, Record
 
 
 class MoneyView(BaseModel):
@@ -71,20 +71,29 @@ class PaymentView(BaseModel):
     disputes: list[DisputeView]
 
 
+class LineView(BaseModel):
+    """A line of an order."""
+
+    sku: str
+    quantity: int
+    price: int | None = Field(None, description="of a unit, in the minor unit of the order's currency")
+
+
 class StandingView(BaseModel):
     """An order as it stands. Amounts are in the minor unit of its currency, and as far as they are known."""
 
     id: str | None = Field(None, description="the order's for life; it can't be guessed")
-    sku: str
+    sku: str = Field(description="its first item, which has its journal")
     state: OrderState | None = None
-    quantity: int
+    quantity: int = Field(description="units of that item")
+    items: list[LineView] = Field(default_factory=list, description="all its lines")
     buyer: str | None = None
     ref: str | None = Field(None, description="the shop's own number")
     pay_by: float | None = Field(None, description="the deadline, in seconds since 1970, by the store's clock")
     extended: bool = Field(False, description="whether the second window has begun")
     price: int | None = Field(None, description="of a unit")
     currency: str | None = None
-    to_pay: int | None = Field(None, description="price times quantity")
+    to_pay: int | None = Field(None, description="the sum of its lines")
     payment_ref: str | None = Field(None, description="the payment that counts")
     paid: int = Field(0, description="in all, also what was one too many, late or wrong")
     given_back: int = Field(0, description="of that, or taken by a bank")
@@ -106,7 +115,7 @@ NOTHING: Final = {
 _SUMS: Final = ("paid", "given_back", "owed", "kept", "disputed", "unknown")
 _OF_MONEY: Final = (*_SUMS, "other_currencies", "payments")
 NOTHING_PAID: Final = {name: NOTHING[name] for name in _OF_MONEY}
-_OWN: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku", *_OF_MONEY))
+_OWN: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku", "items", *_OF_MONEY))
 
 
 class OrderView(StandingView):
@@ -146,9 +155,11 @@ class OrderEventData(BaseModel):
         description="the order itself, some of its units, or only a payment of it"
     )
     order: str = Field(description="the order's id, which opens it for anybody")
-    sku: str = Field(description="the item")
+    sku: str = Field(description="the first item")
+    items: list[LineView] = Field(description="its lines after the event; prices are in the first one")
+    line: str | None = Field(None, description="of which item units went back, if not of the first one")
     number: int = Field(description="which event of the order it is, from 1 on")
-    quantity: int = Field(description="its units after the event")
+    quantity: int = Field(description="the units of the first item after the event")
     buyer: str | None
     ref: str | None = Field(description="the shop's own number")
     units: int | None = Field(None, description="how many of them went back, if not all")
@@ -196,7 +207,13 @@ class OrderEventView(BaseModel):
 def standing(order: OrderId, record: Record, *, whole: bool = False) -> dict[str, Any]:
     """The fields of an order's `StandingView`; `whole`: for operators, with operators' names and reasons."""
     own = {name: getattr(record, name) for name in _OWN}
-    return {"id": str(order), "sku": order.sku} | own | _money(record, whole=whole)
+    return {"id": str(order), "sku": order.sku, "items": items(order.sku, record)} | own | _money(record, whole=whole)
+
+
+def items(sku: str, record: Record) -> list[dict[str, Any]]:
+    """The lines of an order, its own item first."""
+    own = Line(sku, record.quantity, record.price)
+    return [{"sku": one.sku, "quantity": one.quantity, "price": one.price} for one in (own, *record.lines)]
 
 
 def _money(record: Record, *, whole: bool) -> dict[str, Any]:
@@ -236,11 +253,15 @@ def row(order: Order) -> dict[str, Any]:
     """An order for a program. Without the secret in its id, as the id opens the order, and files are passed on."""
     own = {name: getattr(order.record, name) for name in _OWN} | _money(order.record, whole=True)
     own["pay_by"] = own["pay_by"] and _moment(own["pay_by"])
+    own |= {"items": items(order.sku, order.record)}
     return {"order": order.id.name, "item": order.sku, "began": _moment(order.sold_at)} | own | _written(order)
 
 
 def cells(order: Order) -> Iterator[dict[str, Any]]:
-    """An order for a spreadsheet: amounts have their decimals, and another currency a row of its own, of sums alone."""
+    """An order for a spreadsheet: amounts have their decimals.
+
+    Another currency has a row of its own, of sums alone, and another line one without any.
+    """
     record = order.record
     own = {name: getattr(record, name) for name in _OWN} | {"pay_by": record.pay_by and _moment(record.pay_by)}
     prices = {name: own[name] for name in ("price", "to_pay") if own[name] is not None}
@@ -252,21 +273,30 @@ def cells(order: Order) -> Iterator[dict[str, Any]]:
         said = {name: money.decimal(getattr(sums, name), sums.currency) for name in _SUMS[:-1]}
         found = about | first | said | {"unknown": "yes" if sums.unknown else ""}
         yield {name: found.get(name) for name in COLUMNS}
+    for line in record.lines:
+        price = {"price": money.decimal(line.price, record.currency)} if line.price is not None else {}
+        found = about | {name: own[name] for name in ("state", "buyer", "ref")} | {"item": line.sku} | price
+        yield {name: (found | {"quantity": line.quantity}).get(name) for name in COLUMNS}
 
 
 def _written(order: Order) -> dict[str, Any]:
     return {"key": own_key(order.key), "token": order.token, "batch": order.batch_id, "instance": order.instance}
 
 
-_IN_ROWS: Final = tuple(name for name in StandingView.model_fields if name not in ("id", "sku", "other_currencies"))
+_IN_ROWS: Final = tuple(
+    name for name in StandingView.model_fields if name not in ("id", "sku", "items", "other_currencies")
+)
 AMOUNTS: Final = ("price", "to_pay", *_SUMS[:-1])  # the columns of a spreadsheet that are numbers with decimals
 COLUMNS: Final = ("order", "item", "began", *_IN_ROWS, "key", "token", "batch", "instance")
 
 
 def of_event(event: Event, ref: str | None) -> dict[str, Any]:
     """The body of an event. `state`: the order's after it; `about`: the order, some of its units, or a payment."""
-    facts = event.facts
+    facts = dict(event.facts)
+    own = {"sku": event.sku, "quantity": event.quantity, "price": facts.get("price")}
+    lines = [{name: one.get(name) for name in own} for one in facts.pop("lines", ())]
     about = {
+        "items": [own, *lines],
         "state": facts.get("state") or event.kind,  # the first event of an order has the name of its state
         "about": facts.get("about") or "order",
         "order": str(event.order),

@@ -84,7 +84,8 @@ class Pull:
                 try:
                     after = places[sku].entry if sku in places else ""
                     some = await page(self._store, sku, after, limit=share, there=bool(found[sku]))
-                    found[sku] += [Message.of(event, await self._references.of(event)) for event in some]
+                    told = (event for event in some if not event.is_of_line)
+                    found[sku] += [Message.of(event, await self._references.of(event)) for event in told]
                 except StockCorrupt:
                     unread.append(sku)
                     behind.remove(sku)

@@ -63,7 +63,7 @@ class State:
 
     def wants(self, event: Event) -> bool:
         """Return whether the receiver wants an event."""
-        return self.kinds is None or event.kind in self.kinds
+        return (self.kinds is None or event.kind in self.kinds) and not event.is_of_line
 
     def give_up(self, parked: Parked, now: float) -> None:
         """Make a dead letter of an order's first event; the events behind it are tried from now on."""

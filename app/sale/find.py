@@ -59,6 +59,10 @@ class Wanted(NamedTuple):
 EVERYTHING: Final = Wanted()
 
 
+def _is_at(order: Order, skus: Sequence[str]) -> bool:
+    return order.sku in skus or any(line.sku in skus for line in order.record.lines)
+
+
 def _names(order: Order) -> list[str]:
     known = (order.buyer, order.record.ref, *(one.ref for one in order.record.payments))
     return [one.casefold() for one in known if one]
@@ -81,13 +85,19 @@ async def named(store: StockStore, text: str) -> Order | None:
     return found if wanted and found and (not wanted.secret or wanted.opens(found.record.secret)) else None
 
 
+async def whole(store: StockStore, found: Order | None) -> Order | None:
+    """The order of which this one is a line, or the order itself."""
+    return await named(store, found.record.part_of) if found is not None and found.record.part_of else found
+
+
 async def _known_by(store: StockStore, skus: Sequence[str], text: str) -> list[Order]:
     """The orders that have this number, or a payment of this name, found without reading all orders."""
     if OrderId.parse_name(text):
         names = [text]
     else:
         names = [OrderId(sku, text).name for sku in skus] if _NUMBER.fullmatch(text) else []
-    found = [one for name in names if (one := await named(store, name)) and one.sku in skus]
+    there = [await whole(store, await named(store, name)) for name in names]
+    found = list({one.id: one for one in there if one and _is_at(one, skus)}.values())
     for first in range(0, len(skus), _AT_ONCE):
         with contextlib.suppress(StockCorrupt):  # the search names the item
             found += await store.paid_with(text, skus[first : first + _AT_ONCE])
@@ -109,8 +119,8 @@ async def find(
     `after`: the name of an order, or a `next`. Raises `ValueError` if it is neither.
     """
     if wanted.number is not None:
-        one = await named(store, wanted.number)  # which names its item
-        found = [one] if one and one.sku in skus and wanted.has(one) else []
+        one = await whole(store, await named(store, wanted.number))  # which names its item
+        found = [one] if one and _is_at(one, skus) and wanted.has(one) else []
         return Found(found, None, len(found), found[0].sold_at if found else None)
     if wanted.text is not None and after is None:
         known = [one for one in await _known_by(store, skus, wanted.text) if wanted._replace(text=None).has(one)]
@@ -124,7 +134,8 @@ async def find(
     for n, sku in enumerate(left):
         most = {"limit": limit - len(found), "look_max": look_max - looked}
         try:
-            page = await _of_item(store, sku, wanted, after=begin.number if sku == begin.sku else None, **most)
+            after = begin.number if sku == begin.sku else None
+            page = await _of_item(store, sku, wanted, alone=len(skus) == 1, after=after, **most)
         except StockCorrupt:
             if len(skus) == 1:
                 raise
@@ -143,20 +154,22 @@ def _just_first(found: list[Order], wanted: Wanted) -> list[Order]:
 
 
 async def _of_item(
-    store: StockStore, sku: str, wanted: Wanted, *, after: str | None, limit: int, look_max: int
+    store: StockStore, sku: str, wanted: Wanted, *, alone: bool, after: str | None, limit: int, look_max: int
 ) -> Found:
+    """Find orders of an item; `alone`: also those that stand at other items, and have a line here."""
     size = limit if wanted == EVERYTHING else _PAGE
     found: list[Order] = []
     looked, until = 0, None
     while looked < look_max:
-        page = await store.orders(sku, after=after, limit=size)
-        for order in page:
-            looked, after, until = looked + 1, order.record.number, order.sold_at
-            if wanted.has(order):
+        page = await store.orders(sku, after=after, limit=size, lines=alone)
+        for one in page:
+            looked, after, until = looked + 1, one.record.number, one.sold_at
+            order = await whole(store, one)
+            if order is not None and wanted.has(order):
                 found.append(order)
                 if len(found) == limit:
-                    is_last = order is page[-1] and len(page) < size
-                    return Found(found, None if is_last else order.id.name, looked, until)
+                    is_last = one is page[-1] and len(page) < size
+                    return Found(found, None if is_last else OrderId(sku, after).name, looked, until)
         if len(page) < size:
             return Found(found, None, looked, until)
     return Found(found, OrderId(sku, after).name if after else None, looked, until)

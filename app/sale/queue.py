@@ -163,7 +163,7 @@ class Queue:
             self._observer.answered(QueueFull.__name__)
             raise QueueFull(f"{self._limit} buyers are waiting already; {not_done(command)}")
         loop = asyncio.get_running_loop()
-        item = self._items.get(command.sku) or self._new_item(command.sku)
+        item = self.item(command.sku)
         if item.blocked and item.parked is not None:  # when the item's pause is over, the next buyer tries it again
             self._observer.answered(ItemBlocked.__name__)
             raise _blocked(item, command)
@@ -270,6 +270,10 @@ class Queue:
         self._timer = None if first is None else loop.call_at(max(first.deadline, now + _SWEEP_S), self._sweep)
 
     # -- items -------------------------------------------------------------------------------------------------------
+
+    def item(self, sku: str) -> Item:
+        """An item, whether anybody waits for it or not."""
+        return self._items.get(sku) or self._new_item(sku)
 
     def _new_item(self, sku: str) -> Item:
         if len(self._items) >= self._forget_at:

@@ -7,13 +7,14 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from app.errors import Closing, HoldsNotPossible, StockCorrupt, StockError, TurnedAway
+from app.errors import BasketNotPossible, Closing, HoldsNotPossible, StockCorrupt, StockError, TurnedAway
 from app.orders import (
     Answer,
     Ask,
     Command,
     Expire,
     ExpiryOutcome,
+    Hold,
     Order,
     OrderId,
     OrderState,
@@ -23,7 +24,7 @@ from app.orders import (
 )
 from app.orders.commands import not_done
 from app.orders.decision import Windows, outside
-from app.sale.batch import decide_part
+from app.sale.batch import Clocked, decide_parts
 from app.sale.clock import StoreClocks
 from app.sale.queue import Item
 from app.sale.rules import Rules
@@ -84,6 +85,8 @@ class Shop:
         """Queue a command without waiting: return the answer, if it is known already, or a future that gets it."""
         if self.closing:
             raise Closing(f"this instance is shutting down; {not_done(command)}")
+        if isinstance(command, Hold) and command.lines:
+            self._refuse_apart(command)
         queue, now = self._worker(command.sku).queue, asyncio.get_running_loop().time()
         if not queue.knows(command.sku):
             self._store.check(command.sku)
@@ -93,6 +96,20 @@ class Shop:
         if type(command) is not Purchase and not self._store.holds:
             raise HoldsNotPossible("the store without a guard (SECKILL_GUARD=none) can't hold units; nothing was done")
         return queue.join(command, now + self._rules.purchase_timeout_s, gone=gone)
+
+    def _refuse_apart(self, wish: Hold) -> None:
+        """Refuse a basket whose items can't be held in one write. Raises `BasketNotPossible`."""
+        skus = [wish.sku, *(sku for sku, _ in wish.lines)]
+        for sku in skus:
+            self._store.check(sku)
+        if apart := self.apart(skus):
+            raise BasketNotPossible(f"items: {apart}")
+
+    def apart(self, skus: Sequence[str]) -> str:
+        """The reason why items can't be written together, as a sentence; "": they can."""
+        if len({self.lock_name(sku) for sku in skus}) > 1:
+            return f"{', '.join(skus)} have different locks; with SECKILL_LOCK_GROUPS=1 all items share one"
+        return self._store.apart(skus)
 
     def turned_away(self, error: TurnedAway) -> None:
         """Count a purchase that was refused at the door among the others."""
@@ -112,6 +129,7 @@ class Shop:
             rules, tasks_max = dataclasses.replace(rules, batch_max=1, sold_out_ttl_s=0.0), _TASKS_WITHOUT_LOCK
         lock = self._locks.lock(lock_name)
         more: dict[str, Any] = {"halted": self._halted, "tasks_max": tasks_max, "clocks": self._clocks}
+        more["apart"] = self.apart
         return Worker(lock, self._store, rules, self._observer, **more)
 
     def lock_name(self, sku: str) -> str:
@@ -194,9 +212,8 @@ class Shop:
             snapshot = (await self._store.prepare(fence, batch_id, {sku: Ask(holds=True, line=True)}))[sku]
             if isinstance(snapshot, StockError):
                 raise snapshot
-            own: dict[str, Any] = {"everywhere": self._rules.terms, "grace_s": self._rules.grace_s}
-            own |= {"clock": clocks.of(sku) if clocks is not None else None, "asked": asked}
-            part = decide_part(Item(sku), batch_id, snapshot, (), **own)
+            clocked = Clocked(self._rules.terms, self._rules.grace_s, clocks, asked)
+            (part,) = decide_parts(batch_id, {Item(sku): snapshot}, (), clocked)
             if not part.changes_something:
                 return
             done = (await self._store.commit(fence, {sku: part.write}))[sku]

@@ -9,6 +9,7 @@ from contextvars import Context
 from typing import Final
 
 from app.errors import (
+    BasketNotPossible,
     FenceRefused,
     ForeignFence,
     SeckillError,
@@ -19,9 +20,9 @@ from app.errors import (
     UnknownItem,
 )
 from app.forever import end
-from app.orders import Outcome
+from app.orders import Ask, Hold, Outcome, Snapshot
 from app.orders.decision import outside
-from app.sale.batch import Part, ask, by_item, decide_part
+from app.sale.batch import Clocked, Part, ask_all, beyond, by_item, decide_parts, joined
 from app.sale.clock import StoreClocks
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Entry, EntryState, Item, Queue
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 _BATCH_MAX: Final = 500  # purchases in a commit: Lua unpacks some thousand values at most, and a script stops the store
 _LOOK_AGAIN_S: Final = 0.02
+_LOOKS_MAX: Final = 5  # an order, its lines, their orders: a basket that is due at one of its items needs three
 _HOLD_MAX_TTLS: Final = 3  # TTLs after which a grant ends even if its worker goes on
 
 Halted = Callable[[str], StockError | None]
@@ -47,6 +49,7 @@ class Worker:
     It runs only while somebody waits. An item that can't be sold is parked with its buyers, and does not stop the
     others. `halted(sku)`: why an item must not be sold, if it must not. `tasks_max`: more than one only if the lock
     locks nothing. `clocks`: compares the store's clocks with ours; None: trust the store's.
+    `apart(skus)`: why items can't be written together, "" if they can.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Worker:
         halted: Halted = lambda sku: None,
         tasks_max: int = 1,
         clocks: StoreClocks | None = None,
+        apart: Callable[[Sequence[str]], str] = lambda skus: "",
     ) -> None:
         self._lock = lock
         self._store = store
@@ -67,6 +71,7 @@ class Worker:
         self._halted = halted
         self._tasks_max = tasks_max
         self._clocks = clocks
+        self._apart = apart
         self._tasks: set[asyncio.Task[None]] = set()
         self._store_is_away = False
         self.queue = Queue(limit=rules.queue_max, observer=observer, on_work=self._start)
@@ -183,37 +188,25 @@ class Worker:
     async def _serve(self, grant: Grant, entries: list[Entry], tally: "_Tally") -> None:
         """Read, decide, commit and answer; or leave everybody in the queue."""
         batch_id, read_at = uuid.uuid4().hex, asyncio.get_running_loop().time()
-        fence, everywhere = Fence(grant.token, grant.source), self._rules.terms
-        buyers, errors = by_item(entries), dict[Item, StockError]()
+        fence, buyers = Fence(grant.token, grant.source), by_item(entries)
         with logs.about(batch=batch_id):
             try:
-                for item in buyers:
-                    if error := self._halted(item.sku):
-                        errors[item] = error
-                asks = {item.sku: ask(of_item) for item, of_item in buyers.items() if item not in errors}
                 asked = self._clocks.passed() if self._clocks is not None else 0.0
-                snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
+                clocked = Clocked(self._rules.terms, self._rules.grace_s, self._clocks, asked)
+                snapshots, missing = await self._look(fence, batch_id, ask_all(buyers))
+                errors = {item: one for item in buyers if isinstance(one := missing.get(item.sku), StockError)}
                 # No await between decision and commit: a buyer whose answer is "nothing was sold" must have no order.
-                parts: list[Part] = []
-                for item, of_item in buyers.items():
-                    snapshot = errors.get(item) or snapshots[item.sku]
-                    if isinstance(snapshot, StockError):
-                        errors[item] = snapshot
-                    else:
-                        parts.append(
-                            decide_part(
-                                item,
-                                batch_id,
-                                snapshot,
-                                of_item,
-                                everywhere=everywhere,
-                                grace_s=self._rules.grace_s,
-                                clock=None if self._clocks is None else self._clocks.of(item.sku),
-                                asked=asked,
-                            )
-                        )
+                parts, together = list[Part](), joined(snapshots, entries)
+                alone = [{sku} for sku in snapshots if not any(sku in group for group in together)]
+                for group in [*together, *alone]:
+                    of = {self.queue.item(sku): snapshots[sku] for sku in sorted(group)}
+                    own = buyers.get(next(iter(of)), []) if len(of) == 1 else [one for one in entries if one.item in of]
+                    found = decide_parts(batch_id, of, own, clocked, missing)
+                    parts += found if len(of) > 1 or any(one.entries for one in found) else ()
                 grant.ensure_held()
-                answers = await self._commit(fence, [part for part in parts if part.changes_something])
+                answers = await self._commit(
+                    fence, [part for part in parts if _is_written(part, parts, together)], together
+                )
                 for part in parts:
                     ids = answers.get(part.item.sku, [])
                     if isinstance(ids, StockError):
@@ -223,18 +216,42 @@ class Worker:
                         self._remember(part, read_at)
                     self._answer(part, ids, tally)
                 for item, error in errors.items():
-                    self._note(item, error, buyers[item])
+                    self._note(item, error, buyers.get(item, []))
             finally:
                 self.queue.put_back(entries)
 
-    async def _commit(self, fence: Fence, parts: Sequence[Part]) -> dict[str, list[str] | StockError]:
+    async def _look(
+        self, fence: Fence, batch_id: str, asks: dict[str, Ask]
+    ) -> tuple[dict[str, Snapshot], dict[str, SeckillError]]:
+        """Read all items that the batch is about; of a basket that it changes, or a limit, also the others."""
+        snapshots, errors, more = dict[str, Snapshot](), dict[str, SeckillError](), asks
+        for _ in range(_LOOKS_MAX):
+            others = [sku for sku in more if sku not in asks]
+            errors |= {sku: BasketNotPossible(why) for sku in others if (why := self._apart([next(iter(asks)), sku]))}
+            errors |= {sku: error for sku in more if (error := self._halted(sku))}
+            more = {sku: ask for sku, ask in more.items() if sku not in errors}
+            if not more:
+                break
+            for sku, found in (await self._store.prepare(fence, batch_id, more)).items():
+                if isinstance(found, StockError):
+                    errors[sku] = found
+                    snapshots.pop(sku, None)
+                else:
+                    snapshots[sku] = found
+            asks = asks | more
+            more = beyond(snapshots, asks)
+        return snapshots, errors
+
+    async def _commit(
+        self, fence: Fence, parts: Sequence[Part], together: Sequence[set[str]]
+    ) -> dict[str, list[str] | StockError]:
         """Commit; a part that gets no answer is in doubt."""
         answers: dict[str, list[str] | StockError] = {}
         for part in parts:
             part.set_state(EntryState.SENT)
         try:
             if parts:
-                answers = await self._store.commit(fence, {part.item.sku: part.write for part in parts})
+                answers = await self._store.commit(fence, {part.item.sku: part.write for part in parts}, together)
         except StockUnavailable as error:
             answers = dict.fromkeys((part.item.sku for part in parts), error)
             raise
@@ -314,8 +331,17 @@ class Worker:
                     _log.log(logging.DEBUG if isinstance(error, UnknownItem) else logging.ERROR, "%s", error)
                     for entry in entries:
                         sent = entry.state is EntryState.SENT
-                        self.queue.answer(entry, entry.too_late(str(error)) if sent else error)
+                        in_basket = isinstance(entry.command, Hold) and entry.command.lines
+                        named = in_basket and isinstance(error, UnknownItem)
+                        why = BasketNotPossible(f"items: {error}") if named else error
+                        self.queue.answer(entry, entry.too_late(str(error)) if sent else why)
                     self.queue.forget(item)
+
+
+def _is_written(part: Part, parts: Sequence[Part], together: Sequence[set[str]]) -> bool:
+    """Whether a part changes something, or belongs to parts of which one does: then the store compares it, too."""
+    group = next((one for one in together if part.item.sku in one), ())
+    return part.changes_something or any(one.changes_something for one in parts if one.item.sku in group)
 
 
 class _Tally:

@@ -9,7 +9,7 @@ from app.orders import OrderChange, Record, Settled, Snapshot, new_secrets
 # The layout of an item's data, noted when its sale begins. A release gets a higher one if the release before could not
 # read its data, or would spoil them, and so refuses the item. So begin no sale until all are upgraded. Smaller ones
 # were never released: they are refused, too, and only a new sale can take their place.
-LAYOUT: Final = 5
+LAYOUT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Begun:
 
     record: Record
     key: str | None = None
+    basket: str | None = None  # a name that an order and its lines have in common until they have numbers
+    said: str | None = None  # see `Settled.basket`
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """The writes of a batch: entries of the journal with their numbers, and the named things that they change."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from app.orders import OPEN, EventKind, OrderChange, OrderId, OrderState, Record, Settled, Units
 from app.orders import Event as Entry
 from app.orders.record import NO_FACTS
 from app.stock import values
-from app.stock.batch import LAYOUT, Batch
+from app.stock.batch import LAYOUT, Batch, Begun
 from app.stock.log import note_of
 from app.stock.storage import Found, Put, Value
 
@@ -54,6 +55,29 @@ def put_of(
     return put
 
 
+def with_lines(batches: Mapping[str, Batch], numbers: Mapping[str, Sequence[str]]) -> dict[str, Batch]:
+    """The batches, in which each new basket knows the numbers of its lines, and each line its order."""
+    places = {
+        (begun.basket, sku): number
+        for sku, batch in batches.items()
+        for begun, number in zip(batch.begun, numbers[sku][len(batch.changes) :], strict=False)
+        if begun.basket is not None
+    }
+    if not places:
+        return dict(batches)
+    first = {begun.basket: sku for sku, batch in batches.items() for begun in batch.begun if begun.record.lines}
+
+    def named(begun: Begun) -> Begun:
+        record, basket = begun.record, begun.basket
+        if basket is None:
+            return begun
+        lines = tuple(one._replace(number=places[basket, one.sku]) for one in record.lines)
+        of = "" if lines else OrderId(first[basket], places[basket, first[basket]]).name
+        return replace(begun, record=record._replace(lines=lines, part_of=of))
+
+    return {sku: replace(batch, begun=[named(one) for one in batch.begun]) for sku, batch in batches.items()}
+
+
 def _put_records(put: Put, sku: str, batch: Batch, number: Iterator[str], *, instance: str, token: int) -> None:
     """The orders of a batch that have records: those that change, then those that begin."""
     head, moved, bought = put.found.head, list[Units](), put.bought
@@ -85,10 +109,11 @@ def _put_records(put: Put, sku: str, batch: Batch, number: Iterator[str], *, ins
         put.records[entry] = values.of_record("", record), record
         if record.buyer is not None:
             bought[record.buyer] = bought.get(record.buyer, 0) + record.quantity
-            if record.state in OPEN:
+            if record.state in OPEN and not record.part_of:
                 put.holders[record.buyer] = entry
         if begun.key is not None:
-            settled = Settled(record.state, record.quantity, record.buyer, OrderId(sku, entry, record.secret))
+            order = OrderId(sku, entry, record.secret)
+            settled = Settled(record.state, record.quantity, record.buyer, order, begun.said)
             put.keys[begun.key] = values.of_key(settled)
     put.units = sum_of(moved)
     if batch.changes:

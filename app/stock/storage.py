@@ -172,9 +172,17 @@ class Storage(ABC):
         `source` and `prepared` of the head show whether that was done.
         """
 
+    def apart(self, skus: Sequence[str]) -> str:
+        """See `StockStore.apart`."""
+        return ""
+
     @abstractmethod
-    async def put(self, puts: Mapping[str, Put]) -> dict[str, Head | StockError | None]:
+    async def put(
+        self, puts: Mapping[str, Put], together: Sequence[set[str]] = ()
+    ) -> dict[str, Head | StockError | None]:
         """Write the things of each item, all or nothing; None: they are written; else the present head.
+
+        `together`: groups of items, each of which is written as a whole or not at all.
 
         `StockUnavailable` leaves open whether it was written, unless it is `untouched`.
         """

@@ -28,7 +28,7 @@ from app.stock.batch import LAYOUT, Batch, Fence
 from app.stock.level import Level
 from app.stock.log import Change, Note
 from app.stock.outbox import DEFAULT_RECEIVER, Outbox, Slip
-from app.stock.puts import next_generation, numbers_of, put_of
+from app.stock.puts import next_generation, numbers_of, put_of, with_lines
 from app.stock.restock import UNITS_MAX, Restock
 from app.stock.storage import DUE_MAX, Erased, Found, Head, Names, Put, Storage, Value, raise_if_none_was_reached
 from app.stock.watermark import Position, Watermark
@@ -85,6 +85,10 @@ class StockStore:
         if not re.fullmatch(SKU_PATTERN, sku):
             raise ItemNotPossible(f"not an item's name: {sku!r} (letters, digits, '.', '_' and '-', 64 at most)")
         self.storage.check(sku)
+
+    def apart(self, skus: Sequence[str]) -> str:
+        """The reason why these items can't be written together, as a sentence; "": they can."""
+        return self.storage.apart(skus)
 
     # -- the guard ---------------------------------------------------------------------------------------------------
 
@@ -187,8 +191,10 @@ class StockStore:
         if ask.first_due:
             about["first_due_ms"] = head.first_due_ms
         if ask.holds or found.due or found.line:
+            records = self._records(sku, found)
             about |= {
-                "records": self._records(sku, found),
+                "records": records,
+                "absent": {number for number in ask.orders if number not in records},
                 "open": {buyer: found.holders[buyer] for buyer in ask.buyers if buyer in found.holders},
                 "payments": found.payments,
                 "due": found.due[:DUE_MAX],
@@ -232,17 +238,22 @@ class StockStore:
         except ValueError:
             raise self.storage.corrupt(sku, "terms") from None
 
-    async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+    async def commit(
+        self, fence: Fence, batches: Mapping[str, Batch], together: Sequence[set[str]] = ()
+    ) -> dict[str, list[str] | StockError]:
         """Write the part of each item, if nobody has prepared another batch and the stock has not changed.
 
-        All parts have the prepared id. Returns the numbers of each item's new orders, in the order of `Batch.secrets`.
-        Sending the last batch again does nothing and returns the same. An item's answer is `FenceRefused` or
-        `StockChanged` when nothing of it was written, and `StockUnavailable` when it is in doubt.
+        All parts have the prepared id. `together`: items of which all are written, or none. Returns the numbers of each
+        item's new orders, in the order of `Batch.secrets`. Sending the last batch again does nothing and returns the
+        same. An item's answer is `FenceRefused` or `StockChanged` when nothing of it was written, and
+        `StockUnavailable` when it is in doubt.
         """
         own = self._own(fence)
-        puts = {sku: self._put(sku, batch, own) for sku, batch in batches.items()}
+        numbers = {sku: self.storage.numbers(one.seen.basis.head, one.entries) for sku, one in batches.items()}
+        puts = {sku: self._put(sku, batch, own) for sku, batch in with_lines(batches, numbers).items()}
         answers: dict[str, list[str] | StockError] = {}
-        for sku, head in (await self.storage.put(puts)).items():
+        groups = [group & puts.keys() for group in together]
+        for sku, head in (await self.storage.put(puts, [one for one in groups if len(one) > 1])).items():
             batch, put = batches[sku], puts[sku]
             why = head if isinstance(head, StockError) else head and self._why_not(sku, head, own, batch)
             if why is not None:
@@ -601,7 +612,7 @@ class StockStore:
     # -- reads -------------------------------------------------------------------------------------------------------
 
     async def count_orders(self, sku: str) -> int:
-        """Count the orders of an item."""
+        """Count the orders of an item, and the lines of other orders."""
         found = await self._found(sku, Names())
         return await self.storage.count(sku) - found.head.changes
 
@@ -697,28 +708,30 @@ class StockStore:
         return [order for order in orders if order is not None]
 
     async def orders(
-        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100, lines: bool = False
     ) -> list[Order]:
         """Orders, oldest first, from behind the number `after` up to `until`, a level's `last_entry`.
 
-        Raises `ValueError` for a number that is none of this store's.
+        `lines`: also the lines of orders that stand at another item, as orders of their own. Raises `ValueError` for a
+        number that is none of this store's.
         """
         self.check(sku)
         found: list[Order] = []
         begin, size = self._place(after), limit
         while len(found) < limit:
             page = await self.storage.page(sku, begin, self._place(until), size)
-            began = [event.entry for event in page if values.begins(event)][: limit - len(found)]
+            began = [event.entry for event in page if values.begins(event)]
             events = {event.entry: event for event in page}
-            for at in range(0, len(began), _PAGE):
-                some = began[at : at + _PAGE]
+            while began and len(found) < limit:
+                some, began = began[:_PAGE], began[_PAGE:]
                 looked = await self._found(sku, Names(numbers=some))
                 looked.entries = events
-                found += [order for number in some if (order := self._order(sku, looked, number)) is not None]
+                orders = (self._order(sku, looked, number) for number in some)
+                found += [order for order in orders if order is not None and (lines or not order.record.part_of)]
             if len(page) < size:
                 break
             begin, size = page[-1].entry, max(limit, _PAGE)  # many entries may begin no order
-        return found
+        return found[:limit]
 
     def _place(self, entry: str | None) -> str | None:
         if entry is not None and not self.storage.is_number(entry):

@@ -22,6 +22,9 @@ def of_key(settled: Settled) -> str:
         own["buyer"] = settled.buyer
     if settled.order is not None:
         own["secret"] = settled.order.secret
+    for name in ("basket", "line"):
+        if (value := getattr(settled, name)) is not None:
+            own[name] = value
     return f"{settled.order.number if settled.order else ''} {to_json(own)}"
 
 
@@ -31,7 +34,7 @@ def key_of(sku: str, text: str) -> Settled:
     own = json.loads(packed)
     secret = own.get("secret")
     order = OrderId(sku, number, secret) if number and secret else None
-    return Settled(own["outcome"], own["quantity"], own.get("buyer"), order)
+    return Settled(own["outcome"], own["quantity"], own.get("buyer"), order, own.get("basket"), own.get("line"))
 
 
 def of_refusal(settled: Settled, generation: int, at_ms: int) -> str:

@@ -41,6 +41,7 @@ _REFUSALS: Final = (
     "KeyReused",
     "HoldsNotPossible",
     "AmountRequired",
+    "BasketNotPossible",
 )
 _CALLBACKS: Final = ("taken", "again", "not_signed", "invalid", "switched_off")
 _BLOCKED_MAX: Final = 100  # items with a series of their own

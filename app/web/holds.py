@@ -6,6 +6,7 @@ FastAPI's as well.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
@@ -55,17 +56,34 @@ BODY_MAX_BYTES: Final = 8192
 TEXT: Final = f"^{BUYER_PATTERN}$"
 _ROUTE: Final = re.compile(rf"{PATH}(?:/([^/]{{1,200}})/(confirm|extend|cancel))?")
 
+_LINES_MAX: Final = 20  # of a basket
 Model = TypeVar("Model", bound=BaseModel)
 
 
+Units = Annotated[int, BeforeValidator(problems.whole)]
+
+
+class ItemRequest(BaseModel):
+    """A line of a basket."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sku: str = Field(pattern=f"^{SKU_PATTERN}$", description="the item")
+    quantity: Units = Field(1, ge=1, le=1_000_000, description="units")
+
+
 class HoldRequest(BaseModel):
-    """Units to hold."""
+    """Units to hold: of one item, or of several, all or none."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     sku: str = Field(DEFAULT_SKU, pattern=f"^{SKU_PATTERN}$", description="the item")
-    quantity: Annotated[int, BeforeValidator(problems.whole)] = Field(
-        1, ge=1, le=1_000_000, description="units; a hold gets all of them or none"
+    quantity: Units = Field(1, ge=1, le=1_000_000, description="units; a hold gets all of them or none")
+    items: list[ItemRequest] | None = Field(
+        None,
+        min_length=1,
+        max_length=_LINES_MAX,
+        description="a basket, in the place of `sku` and `quantity`: all units or none, in one order with one price",
     )
     buyer: str = Field(
         min_length=1,
@@ -107,6 +125,9 @@ class CancelRequest(BaseModel):
     units: Annotated[int | None, BeforeValidator(problems.whole)] = Field(
         None, ge=1, le=1_000_000, description="only so many of them; needs an Idempotency-Key. Left out: all"
     )
+    sku: str | None = Field(
+        None, pattern=f"^{SKU_PATTERN}$", description="of which item of a basket; without units all of that line"
+    )
 
 
 class Nothing(BaseModel):
@@ -132,6 +153,7 @@ class HoldView(StandingView):
         None, description="what became of the request; a look has none"
     )
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
+    line: str | None = Field(None, description="of a refused basket: the first item that can't be had")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
     place: InLineView | None = Field(None, description="of an order that waits; a replay has none: look")
     instance: str = Field(description="the instance that answered")
@@ -153,7 +175,7 @@ def view(
     elif answer is not None:
         told |= {"id": order and str(order), "sku": sku, "quantity": answer.quantity} | NOTHING
     if answer is not None:
-        told |= {"refund": answer.refund, "replayed": answer.replayed}
+        told |= {"refund": answer.refund, "line": answer.line, "replayed": answer.replayed}
         place = answer.place
     if place is not None:
         told["place"] = {name: one for name, one in place._asdict().items() if one is not None}
@@ -180,13 +202,11 @@ def read(call: Call) -> Asked:
         state.auth.refuse_stranger()
     if verb is None:
         wish = parse(HoldRequest, call.body)
-        if wish.quantity > state.quantity_max:
-            raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
+        (sku, quantity), *others = _lines(wish, state.quantity_max)
         buyer = _buyer(state, wish.buyer, by_shop=by_shop)
-        about = {"request_id": call.request_id, "traceparent": call.traceparent}
-        proven = by_shop or state.signed is not None
-        hold = Hold(wish.quantity, wish.sku, buyer, key, ref=wish.ref, proven=proven, wait=wish.wait, **about)
-        return Asked(hold, _form(state, wish.sku))
+        about: dict[str, Any] = {"request_id": call.request_id, "traceparent": call.traceparent}
+        about |= {"proven": by_shop or state.signed is not None, "wait": wish.wait, "lines": tuple(others)}
+        return Asked(Hold(quantity, sku, buyer, key, ref=wish.ref, **about), _form(state, sku))
     said = parse(_BODIES[verb], call.body if verb == "confirm" else call.body or b"{}")
     order = OrderId.parse(given)
     if order is None:  # the id is no order's
@@ -197,16 +217,39 @@ def read(call: Call) -> Asked:
             _refuse_other_names(state, said.payment_ref)
             command = Confirm(*order, said.payment_ref, said.amount, said.currency, key, said.subtotal, said.paid_at)
         case CancelRequest():
-            if said.units is not None and key is None:
-                raise invalid_field(
-                    "units", "some of the units need an Idempotency-Key: twice is another time", where="body"
-                )
+            part = said.units is not None or said.sku is not None
+            if part and key is None:
+                named = "units" if said.units is not None else "sku"
+                raise invalid_field(named, "a part needs an Idempotency-Key: twice is another time", where="body")
             # The order keeps the key for good; refusals by key alone are dropped in time.
-            name = purchase.name_of_part("cancel", key) if said.units is not None and key is not None else None
-            command = Cancel(*order, key=key, units=said.units, message=name)
+            name = purchase.name_of_part("cancel", key) if part and key is not None else None
+            command = Cancel(*order, key=key, units=said.units, message=name, line=said.sku)
         case _:
             command = Extend(*order, key)
     return Asked(command, _form(state, order.sku))
+
+
+def _lines(wish: HoldRequest, most: int) -> list[tuple[str, int]]:
+    """The lines of a basket, by the names of their items, so that the same one in another order is the same.
+
+    Lines of the same item are summed first. Raises `RequestValidationError`, which names the line.
+    """
+    if wish.items is None:
+        if wish.quantity > most:
+            raise invalid_field("quantity", f"a whole number from 1 to {most}", where="body")
+        return [(wish.sku, wish.quantity)]
+    if given := sorted({"sku", "quantity"} & wish.model_fields_set):
+        raise invalid_field(given[0], "say it in `items`, where there are some", where="body")
+    units = Counter[str]()
+    for at, line in enumerate(wish.items):
+        units[line.sku] += line.quantity
+        if units[line.sku] > most:
+            raise invalid_field(f"items.{at}.quantity", f"{most} units of an item at most", where="body")
+    if wish.wait and len(units) > 1:
+        raise invalid_field(
+            "wait", "a basket of several items can't wait in line: its items have lines of their own", where="body"
+        )
+    return sorted(units.items())
 
 
 def _refuse_other_names(state: State, payment_ref: str) -> None:
@@ -337,7 +380,7 @@ async def look(request: Request, hold_id: Id) -> dict[str, Any]:
     state = state_of(request)
     wanted = OrderId.parse(hold_id)
     found = await state.shop.order(wanted) if wanted else None
-    if found is None or found.state is OrderState.SOLD:
+    if found is None or found.state is OrderState.SOLD or found.record.part_of:
         raise HTTPException(404, "no such hold")
     return view(state, found.sku, found.id, found.record, None, await state.shop.place(found))
 
@@ -348,6 +391,7 @@ def router(*, quantity_max: int, buyer_max: int, shop_holds: bool, anybody_confi
     `shop_holds`: only the shop may hold; `anybody_confirms`: no token is needed, in a rehearsal.
     """
     wish = HoldRequest.model_json_schema()
+    wish["properties"]["items"]["anyOf"][0]["items"] = wish.pop("$defs")["ItemRequest"]
     wish["properties"]["quantity"]["maximum"] = quantity_max
     wish["properties"]["buyer"] |= {"maxLength": buyer_max, "pattern": f"^{BUYER_PATTERN}$"}
     of_order = PATH + "/{hold_id}"

@@ -195,6 +195,9 @@ Amount = Annotated[Annotated[int, Field(ge=1, le=10**15, strict=True)] | None, B
 Currency = Annotated[str | None, Field(strict=True, pattern=CURRENCY_PATTERN)]
 
 
+Line = Annotated[str | None, Field(strict=True, pattern=f"^{SKU_PATTERN}$")]
+
+
 class RefundRequest(BaseModel):
     """Money that was given back, or, with `later`, is still to be."""
 
@@ -214,6 +217,7 @@ class RefundRequest(BaseModel):
     units: Units = Field(
         None, description="only so many units of the order, with their price; needs an Idempotency-Key"
     )
+    sku: Line = Field(None, description="of which item of a basket; without units all of that line")
     name: str | None = Field(
         None,
         strict=True,
@@ -259,13 +263,13 @@ async def refund(
 
     A part, or some units, don't end the order; parts add up, and end it when all of the payment was given back.
     """
-    needed = given.name is None and (given.amount is not None or given.units is not None)
+    needed = given.name is None and (given.amount, given.units, given.sku) != (None, None, None)
     key = _name_of_part("refund", idempotency_key, needed=needed)
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return RefundView(outcome=RefundOutcome.NOT_FOUND)
-    about: dict[str, Any] = given.model_dump(exclude={"restock"}) | {"message": key}
+    about: dict[str, Any] = given.model_dump(exclude={"restock", "sku"}) | {"message": key, "line": given.sku}
     try:
         answer = await admin.refund(order, restock=given.restock, by=by, **about)
     except ValueError as error:
@@ -321,6 +325,7 @@ class CancelRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     units: Units = Field(None, description="only so many of them; needs an Idempotency-Key. Left out: all")
+    sku: Line = Field(None, description="of which item of a basket; without units all of that line")
 
 
 class CancelView(BaseModel):
@@ -336,13 +341,13 @@ async def cancel_order(
     request: Request, by: Operator, order_id: Named, wish: CancelRequest | None = None, idempotency_key: Key = None
 ) -> CancelView:
     """Give back the units that an order holds, or some. A paid order stays as it is: that would be a refund."""
-    units = wish.units if wish else None
-    name = _name_of_part("cancel", idempotency_key, needed=units is not None)
+    units, line = (wish.units, wish.sku) if wish else (None, None)
+    name = _name_of_part("cancel", idempotency_key, needed=(units, line) != (None, None))
     admin = state_of(request).orders
     order = await admin.numbered(order_id)
     if order is None:
         return CancelView(outcome=CancelOutcome.NOT_FOUND)
-    answer = await admin.cancel(order, by=by, units=units, message=name)
+    answer = await admin.cancel(order, by=by, units=units, message=name, line=line)
     state = answer.record.state if answer.record else order.state
     return CancelView(outcome=cast(CancelOutcome, answer.outcome), order=str(order.id), state=state)
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -116,6 +116,14 @@ def invalid_field(field: str, message: str, *, where: str = "query") -> RequestV
     return RequestValidationError([{"loc": (where, field), "type": "value_error", "msg": message}])
 
 
+def _field(error: Mapping[str, Any]) -> str:
+    """The name of a field; of one in a list with its place, such as items.0.quantity."""
+    if error["type"] == "json_invalid":
+        return "body"
+    in_list = any(isinstance(part, int) for part in error["loc"])
+    return ".".join(map(str, error["loc"][1:] if in_list else error["loc"][-1:]))
+
+
 def whole(value: object) -> object:
     """Accept 5.0 as 5, as JSON Schema, and so our own description, does; a strict int does not."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -156,10 +164,7 @@ def install(app: FastAPI, missing: Callable[[Request], Response | None]) -> None
 def of(error: Exception, method: str, route: str) -> Response:
     """Return the answer for an error, and log it if it is ours."""
     if isinstance(error, RequestValidationError):
-        invalid = [
-            FieldError(field=str(part["loc"][-1] if part["type"] != "json_invalid" else "body"), message=part["msg"])
-            for part in error.errors()
-        ]
+        invalid = [FieldError(field=_field(part), message=part["msg"]) for part in error.errors()]
         detail = "; ".join(f"{field.field}: {field.message}" for field in invalid)
         return _invalid(detail, invalid)
     if isinstance(error, HTTPException):

@@ -97,6 +97,7 @@ class ItemView(LevelView):
     """Units left and sold, and the terms of the item: its own, and else the settings'."""
 
     limit_per_buyer: int = Field(description="how many units one buyer may have; 0: no limit")
+    limit_group: str | None = Field(description="how many of several items: the number, and the other items")
     starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
     ends_at: float | None = Field(description="when it ends; null: never")
     price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
@@ -112,6 +113,7 @@ class ItemView(LevelView):
         return cls(
             **LevelView.of(level).model_dump(),
             limit_per_buyer=terms.limit_per_buyer or 0,
+            limit_group=terms.limit_group,
             starts_at=terms.starts_at or None,
             ends_at=terms.ends_at or None,
             price=terms.price,

@@ -1,6 +1,7 @@
 """The same random sale on several stores, step by step: they must answer alike, and keep the same.
 
-What differs by nature is left out of the comparison: the numbers of orders (each is known by its place), and moments.
+It has two items, which baskets and a limit join. What differs by nature is left out of the comparison: the numbers of
+orders (each is known by its place), and moments.
 """
 
 import asyncio
@@ -26,23 +27,26 @@ from app.orders import (
     Refund,
     Snapshot,
     Terms,
-    decide,
 )
+from app.orders.decision import decide_together
+from app.orders.record import Line
 from app.sale import batch as batches
-from app.sale.batch import ask, decide_part
+from app.sale.batch import Clocked, Part, ask_all, beyond, by_item, decide_parts, joined
 from app.sale.queue import Queue
 from app.stock import Fence, Note, StockStore
 from app.telemetry.observer import Observer
 
 SKU: Final = "tv"
+SKUS: Final = ("case", SKU)
 _BUYERS: Final = ("ann", "bob", "änn", "a b'\"\\", None)
-_KEYS: Final = (None, None, None, *(f"key {number}" for number in range(12)))
+_KEYS: Final = (None, None, None, *(f"key {number}" for number in range(40)))
 _PAYMENTS: Final = tuple(f"pay_{number}" for number in range(9))
 _TERMS: Final[dict[str, list[Any]]] = {
     "limit_per_buyer": [0, 2, None],
     "starts_at": [0, 1_790_000_000.5, None],
     "ends_at": [4_000_000_000.25, None],
     "price": [500, None],
+    "limit_group": ["3 case tv", None],
     "offer_s": [30.0, None],
     "smaller_first": [True, False, None],
     "paused": ["tea", "暂停 \"'\\/ ü🛒" + "暂" * 180, None],
@@ -66,11 +70,12 @@ _MOMENTS: Final = (
 
 @dataclass
 class Side:
-    """A store, and the orders that it has begun, in the journal's order."""
+    """A store, and the orders that it has begun, in the journal's order, by item."""
 
     store: StockStore
-    orders: list[Order] = field(default_factory=list)
-    entries: list[str] = field(default_factory=list)  # of the journal
+    orders: dict[str, list[Order]] = field(default_factory=dict)
+    entries: dict[str, list[str]] = field(default_factory=dict)  # of the journals
+    numbers: dict[str, list[str]] = field(default_factory=dict)  # of the orders in them, also of lines of baskets
     token: int = 0
 
     def fence(self) -> Fence:
@@ -78,10 +83,12 @@ class Side:
         self.token += 1
         return Fence(self.token, "etcd:1")
 
-    def plain(self, value: Any) -> Any:
-        """A value without what differs by nature."""
-        places = {entry: f"entry {place}" for place, entry in enumerate(self.entries)}
-        places |= {one.record.number: f"#{place}" for place, one in enumerate(self.orders)}
+    def plain(self, value: Any, sku: str) -> Any:
+        """A value of an item without what differs by nature. Two items may have orders of the same number."""
+        places = {entry: f"entry {place}" for place, entry in enumerate(self.entries.get(sku, []))}
+        places |= {number: f"#{place}" for place, number in enumerate(self.numbers.get(sku, []))}
+        for other, numbers in self.numbers.items():
+            places |= {f"{other}~{number}": f"{other} #{place}" for place, number in enumerate(numbers)}
         return _plain(value, places)
 
 
@@ -91,6 +98,10 @@ def _plain(value: Any, places: dict[str, str]) -> Any:  # noqa: PLR0911 - a case
         if isinstance(value, FenceRefused | StockChanged):  # by whichever guard
             return "refused"
         return type(value).__name__, None if isinstance(value, StockError) else text
+    if isinstance(value, dict) and set(value) == set(Line._fields):  # among the facts of an event
+        value = Line(**value)
+    if isinstance(value, Line):
+        return value.sku, value.quantity, value.price, places.get(f"{value.sku}~{value.number}")  # None: forgotten
     if isinstance(value, dict):
         return {str(places.get(name, name)): _plain(one, places) for name, one in value.items() if name not in _MOMENTS}
     if hasattr(value, "_asdict"):
@@ -122,12 +133,10 @@ class Play:
         """Do one thing on each side, and compare the answers and all that is kept."""
         choice = self.random
         number = next(self._steps)
-        kinds: list[Callable[[Side, random.Random, int], Any]] = [self._batch] * 8 + [
-            self._restock,
-            self._erase,
-            self._operator,
+        kinds: list[Callable[[Side, random.Random, int], Any]] = [self._batch] * 16 + [
+            *(self._restock, self._restock, self._erase, self._operator),
         ]
-        do = choice.choice(kinds)
+        do = choice.choice(kinds) if number >= len(SKUS) else self._open
         seed = choice.random()
         told: dict[str, Any] = {}
         for name, side in self.sides.items():
@@ -143,9 +152,9 @@ class Play:
         )
 
         def named(*args: Any, **more: Any) -> Any:
-            return decide(*args, **more, fresh=lambda: f"{number:010x}{next(count):010x}")
+            return decide_together(*args, **more, fresh=lambda: f"{number:010x}{next(count):010x}")
 
-        self._monkeypatch.setattr(batches, "decide", named)
+        self._monkeypatch.setattr(batches, "decide_together", named)
 
     async def _apart(self, side: Side, do: Any, choice: random.Random, number: int) -> Any:
         try:
@@ -157,37 +166,19 @@ class Play:
         """Compare the answers, then levels, journals, orders, histories, counts and logs."""
         kept: dict[str, Any] = {}
         for name, side in self.sides.items():
-            side.orders = await side.store.orders(SKU, limit=10_000)
-            level = (await side.store.levels([SKU]))[SKU]
-            journal = await side.store.journal(SKU, limit=10_000)
-            side.entries = [one.entry for one in journal]
-            log = await side.store.log(SKU, limit=30)
-            kept[name] = side.plain(
-                {
-                    "told": told[name],
-                    "level": {
-                        **asdict(level),
-                        "due_in_s": None,
-                        "now": None,
-                        "sale": bool(level.sale),
-                        "last_entry": None,
-                    }
-                    if not isinstance(level, StockError)
-                    else level,
-                    "journal": [(one.order.number, one) for one in journal],
-                    "orders": side.orders,
-                    "history": await side.store.history(SKU, side.orders[-1].record.number) if side.orders else [],
-                    "paid": [await side.store.paid_with(ref, [SKU]) for ref in _PAYMENTS[:3]],
-                    "places": [await side.store.before(one) for one in side.orders],
-                    "entries": len(journal),
-                    "log": [(one.by, one.what, _of_log(one.before), _of_log(one.after)) for one in log],
-                }
-            )
+            journals = {sku: await side.store.journal(sku, limit=10_000) for sku in SKUS}
+            side.orders = {sku: await side.store.orders(sku, limit=10_000) for sku in SKUS}
+            side.entries = {sku: [one.entry for one in journal] for sku, journal in journals.items()}
+            side.numbers = {
+                sku: list(dict.fromkeys(one.order.number for one in journal)) for sku, journal in journals.items()
+            }
+            there = {f"{what} of {sku}": one for sku in SKUS for what, one in (await _kept(side, sku)).items()}
+            kept[name] = {"told": side.plain(told[name], SKU)} | there
         (first, one), *others = kept.items()
         for name, other in others:
             for what in one:
                 found = difference(one[what], other[what])
-                assert found is None, f"{when}: {what} of {first} and {name}: {found}"
+                assert found is None, f"{when}: {what}, {first} and {name}: {found}"
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -199,53 +190,77 @@ class Play:
         entries = queue.take(100)
         fence, batch_id = side.fence(), f"b{number}"
         try:
-            seen = (await side.store.prepare(fence, batch_id, {SKU: ask(entries)}))[SKU]
-            if not isinstance(seen, Snapshot):
-                return seen
-            part = decide_part(entries[0].item, batch_id, seen, entries, everywhere=Terms(), grace_s=_GRACE_S)
+            seen, asks, more = dict[str, Any](), dict[str, Ask](), ask_all(by_item(entries))
+            while more:
+                seen |= await side.store.prepare(fence, batch_id, more)
+                if odd := [one for one in seen.values() if not isinstance(one, Snapshot)]:
+                    return odd
+                asks |= more
+                more = beyond(seen, asks)
+            parts, together = list[Part](), joined(seen, entries)
+            for skus in [*together, *({sku} for sku in seen if not any(sku in one for one in together))]:
+                of = {queue.item(sku): seen[sku] for sku in sorted(skus)}
+                own = [one for one in entries if one.item in of]
+                parts += decide_parts(batch_id, of, own, Clocked(Terms(), _GRACE_S))
             fate = choice.choice(["once"] * 6 + ["twice", "lost", "in doubt", "late"])
-            write = {SKU: part.write}
-            if not part.changes_something:
-                numbers: Any = []
+            changed = {part.item.sku for part in parts if part.changes_something}
+            skus = changed.union(*(one for one in together if one & changed))
+            write = {part.item.sku: part.write for part in parts if part.item.sku in skus}
+            if not write:
+                numbers: Any = {}
             elif fate == "lost":
-                return await side.store.resolve(side.fence(), write), await side.store.commit(fence, write)
+                return await side.store.resolve(side.fence(), write), await side.store.commit(fence, write, together)
             elif fate == "late" and self._all_register:
-                await side.store.prepare(side.fence(), f"{batch_id} other", {SKU: Ask()})
-                return await side.store.commit(fence, write)
+                await side.store.prepare(side.fence(), f"{batch_id} other", dict.fromkeys(sorted(write), Ask()))
+                return await side.store.commit(fence, write, together)
             else:
-                numbers = (await side.store.commit(fence, write))[SKU]
+                numbers = await side.store.commit(fence, write, together)
                 if fate == "twice":
-                    assert (await side.store.commit(fence, write))[SKU] == numbers
+                    assert await side.store.commit(fence, write, together) == numbers
                 if fate == "in doubt":
-                    assert (await side.store.resolve(side.fence(), write))[SKU] == numbers
-            if isinstance(numbers, StockError):
-                return numbers
-            answers = [answer for _, answer in part.answers(numbers)]
-            places = {entry: f"new {place}" for place, entry in enumerate(numbers)}
-            return side.plain([seen, _plain([_answer(one) for one in answers], places)])
+                    assert await side.store.resolve(side.fence(), write) == numbers
+            if odd := [one for one in numbers.values() if isinstance(one, StockError)]:
+                return odd
+            found = []
+            for part in parts:
+                new = numbers.get(part.item.sku, [])
+                places = {entry: f"new {place}" for place, entry in enumerate(new)}
+                found.append([_plain([_answer(one) for _, one in part.answers(new)], places), seen[part.item.sku]])
+            return [side.plain(one, part.item.sku) for one, part in zip(found, parts, strict=True)]
         finally:
             queue.close()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    def _command(self, side: Side, choice: random.Random) -> Command:
-        buyer, key = choice.choice(_BUYERS), choice.choice(_KEYS if not self.few else _KEYS[:4])
+    def _command(  # noqa: PLR0911 - a case each
+        self, side: Side, choice: random.Random
+    ) -> Command:
+        buyer, key = choice.choice(_BUYERS), choice.choice(_KEYS if not self.few else (*_KEYS[:3] * 3, "key 0"))
         kind, units = choice.random(), 1 if self.few else choice.randint(1, 3)
-        orders = side.orders[-8:]
         place, ref = choice.random(), choice.choice(_PAYMENTS)
         amount, drop = choice.choice([None, 500, 1000, 1500, 700]), choice.random()
+        sku, orders = choice.choice(SKUS), [(sku, one.record) for sku in SKUS for one in side.orders.get(sku, [])[-8:]]
         if kind < (0.05 if self.few else 0.3) or not orders:
-            return Purchase(units, SKU, buyer, key, request_id="r" if drop < 0.2 else None)
+            return Purchase(units, sku, buyer, key, request_id="r" if drop < 0.2 else None)
+        if kind < 0.4:
+            lines = ((SKU, choice.randint(1, 2)),)
+            return Hold(units, SKUS[0], buyer, key, ref=ref, proven=drop < 0.5, lines=lines)
         if kind < 0.55:
-            return Hold(units, SKU, buyer, key, ref=ref, proven=drop < 0.5, wait=int(drop * 100) % 3 > 0)
-        order = orders[int(place * len(orders))]
-        of = (SKU, order.record.number, order.record.secret if drop > 0.05 else "0" * 32)
+            return Hold(units, sku, buyer, key, ref=ref, proven=drop < 0.5, wait=int(drop * 100) % 3 > 0)
+        of_item, order = orders[int(place * len(orders))]
+        of = (of_item, order.number, order.secret if drop > 0.05 else "0" * 32)
+        part: dict[str, Any] = {"units": units, "message": f"m {place}", "line": choice.choice([None, *SKUS])}
         if kind < 0.75:
             return Confirm(*of, ref, amount, "EUR", key)
         if kind < 0.8:
             return Extend(*of, key)
         if kind < 0.9:
-            return Cancel(*of, by="olga" if drop < 0.3 else "", key=key, units=units if drop < 0.5 else None)
+            return Cancel(*of, by="olga" if drop < 0.3 else "", key=key, **(part if drop < 0.5 else {}))
+        if kind < 0.95:
+            return Refund(*of, drop < 0.5, by="olga", **part)
         return Refund(*of, drop < 0.5, by="olga", amount=amount if drop < 0.3 else None)
+
+    async def _open(self, side: Side, choice: random.Random, number: int) -> Any:
+        return await side.store.set_stock(SKUS[number], side.fence(), 2 if self.few else 20, new_sale=True)
 
     async def _restock(self, side: Side, choice: random.Random, number: int) -> Any:
         how: dict[str, Any] = {"by": "olga"}
@@ -256,10 +271,10 @@ class Play:
         elif kind < 0.55:
             how |= {"new_sale": True}
             if choice.random() < 0.5:
-                how["forget_orders"] = len(side.orders) + choice.randint(0, 1)
+                how["forget_orders"] = len(side.orders.get(SKU, [])) + choice.randint(0, 1)
         terms: dict[str, Any] = {}
         for name, values in _TERMS.items():
-            if choice.random() < 0.25 and not (self.few and name in ("paused", "price")):
+            if choice.random() < (0.1 if name == "paused" else 0.25) and not (self.few and name in ("paused", "price")):
                 terms[name] = choice.choice(values)
         if "price" in terms:
             terms["currency"] = "EUR" if terms["price"] else None
@@ -268,7 +283,7 @@ class Play:
             how["if_match"] = (choice.randint(0, 9), choice.randint(0, 3))
         if choice.random() < 0.1:
             how["if_initial"] = choice.choice([9, 20])
-        return await side.store.set_stock(SKU, side.fence(), stock, **how)
+        return await side.store.set_stock(choice.choice(SKUS), side.fence(), stock, **how)
 
     async def _erase(self, side: Side, choice: random.Random, number: int) -> Any:
         @asynccontextmanager
@@ -280,7 +295,7 @@ class Play:
     async def _operator(  # noqa: PLR0911 - a case each
         self, side: Side, choice: random.Random, number: int
     ) -> Any:
-        kind = choice.randrange(7)
+        kind = choice.randrange(9)
         store = side.store
         if kind == 0:
             return await store.remove(SKU, side.fence(), by="olga")
@@ -290,13 +305,32 @@ class Play:
             return await store.unfence(SKU, by="olga")
         if kind == 3:
             return await store.note(SKU, Note("olga", "replay", {}, {"events": "all"}))
-        if kind == 4:
+        if kind in (4, 5):
             asks = {SKU: Ask(), "nothing": Ask(["ann"], ["k"], holds=True), "a/b": Ask()}
             found = await store.prepare(side.fence(), "odd", asks)
             return {sku: type(one).__name__ for sku, one in found.items()}
-        if kind == 5:
+        if kind in (6, 7):
             return await store.prepare(side.fence(), "odd", {SKU: Ask(["x" * 1021])})
         return [await store.count_orders(SKU), await store.count_entries(SKU), await store.order(SKU, "no number")]
+
+
+async def _kept(side: Side, sku: str) -> dict[str, Any]:
+    """All that a store keeps of an item."""
+    store, orders = side.store, side.orders[sku]
+    level = (await store.levels([sku]))[sku]
+    if not isinstance(level, StockError):
+        own = {**asdict(level), "due_in_s": None, "now": None, "sale": bool(level.sale), "last_entry": None}
+    found = {
+        "level": level if isinstance(level, StockError) else own,
+        "journal": [(one.order.number, one) for one in await store.journal(sku, limit=10_000)],
+        "orders": orders,
+        "history": await store.history(sku, orders[-1].record.number) if orders else [],
+        "paid": [await store.paid_with(ref, [sku]) for ref in _PAYMENTS[:3]],
+        "places": [await store.before(one) for one in orders],
+        "entries": len(side.entries[sku]),
+        "log": [(one.by, one.what, _of_log(one.before), _of_log(one.after)) for one in await store.log(sku, limit=30)],
+    }
+    return {what: side.plain(one, sku) for what, one in found.items()}
 
 
 def difference(one: Any, other: Any, at: str = "") -> str | None:

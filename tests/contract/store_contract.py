@@ -646,6 +646,34 @@ class StoreContract:
         assert phone.settled["k"].order is not None
         assert [phone.settled["k"].order.number] == done["phone"]
 
+    async def test_items_that_are_written_together(self, open_store: OpenStore) -> None:
+        """All of a group are written or none, whichever of them has changed, and the same again is the same."""
+        store = await open_store()
+        skus = ["phone", "case", "lamp"]
+        if store.apart(skus):
+            pytest.skip("its items can't be written together")
+        for sku in skus:
+            await store.set_stock(sku, fence(1), 5)
+        for number, changed_sku in enumerate((*skus, None)):
+            name, token = f"b{number}", fence(2 * number + 2)
+            asked = await store.prepare(token, name, dict.fromkeys(skus, Ask()))
+            write = {
+                sku: decided(_snapshot(asked[sku]), *((1,) if sku != "lamp" else ()), batch_id=name) for sku in skus
+            }
+            before = [await store.level(sku) for sku in skus]
+            if changed_sku is not None:
+                await store.set_stock(changed_sku, fence(2 * number + 3), 0, add=True)
+                before = [await store.level(sku) for sku in skus]
+            done = await store.commit(token, write, [set(skus)])
+            after = [await store.level(sku) for sku in skus]
+            if changed_sku is None:
+                assert [one.stock for one in after] == [4, 4, 5]
+                assert await store.commit(token, write, [set(skus)]) == done
+                assert await store.resolve(fence(99), write) == done
+            else:
+                assert all(isinstance(one, StockChanged | FenceRefused) for one in done.values()), done
+                assert after == before
+
     async def test_an_unknown_item_is_an_error_and_leaves_nothing(
         self, system: StoreSystem, open_store: OpenStore
     ) -> None:

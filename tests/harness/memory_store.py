@@ -148,16 +148,26 @@ class MemoryStorage(Storage):
         return found
 
     @override
-    async def put(self, puts: Mapping[str, Put]) -> dict[str, Head | StockError | None]:
-        return {sku: self._put(sku, put) for sku, put in puts.items()}
+    async def put(
+        self, puts: Mapping[str, Put], together: Sequence[set[str]] = ()
+    ) -> dict[str, Head | StockError | None]:
+        found: dict[str, Head | StockError | None] = {}
+        for group in [*together, *({sku} for sku in puts if not any(sku in one for one in together))]:
+            heads = {sku: (self.server.items.get(sku) or Item()).head for sku in group}
+            again = any(puts[sku].batch_id and head.batch == puts[sku].batch_id for sku, head in heads.items())
+            as_found = all(
+                getattr(head, name) == value for sku, head in heads.items() for name, value in puts[sku].expect.items()
+            )
+            for sku in group:
+                if as_found and not again:
+                    self._put(sku, puts[sku])
+                now_us = round(self.server.clock() * 1_000_000)
+                found[sku] = None if again or as_found else heads[sku]._replace(now_us=now_us)
+        return found
 
-    def _put(self, sku: str, put: Put) -> Head | None:
+    def _put(self, sku: str, put: Put) -> None:
         item = self.server.items.get(sku) or Item()
         head, now_us = item.head, round(self.server.clock() * 1_000_000)
-        if put.batch_id and head.batch == put.batch_id:
-            return None
-        if any(getattr(head, name) != value for name, value in put.expect.items()):
-            return head._replace(now_us=now_us)
         self.server.items[sku] = item
         if put.clear or put.remove:
             item = self.server.items[sku] = Item(head)
@@ -186,7 +196,6 @@ class MemoryStorage(Storage):
         self.server.lines += [
             Change(now_us / 1e6, note.by, note.what, sku, note.before, note.after) for note in put.notes
         ]
-        return None
 
     @override
     async def before(self, sku: str, number: str) -> int | None:

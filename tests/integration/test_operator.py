@@ -247,7 +247,7 @@ async def test_a_misspelt_field_has_a_hint(open_client: OpenClient) -> None:
     problem = is_problem(await put(http, stock=5, newsale=True), 422, field="newsale")
     assert "did you mean new_sale?" in problem["detail"]
     problem = is_problem(await http.post("/orders/x/cancel", json={"colour": 1}, headers=OPERATOR), 422)
-    assert problem["detail"] == "colour: there is no such field; there is units"
+    assert problem["detail"] == "colour: there is no such field; there is units, sku"
 
 
 async def test_a_real_sale_has_nothing_that_makes_orders(open_client: OpenClient, etcd: EtcdMember) -> None:

@@ -28,7 +28,7 @@ from tests.integration.conftest import OPERATOR, OpenClient
 
 AS_JSON = {"Accept": "application/json"}
 NO_TERMS: dict[str, Any] = {
-    **dict.fromkeys(("starts_at", "ends_at", "price", "currency")),
+    **dict.fromkeys(("starts_at", "ends_at", "price", "currency", "limit_group")),
     **{"limit_per_buyer": 0, "paused": "", "paused_texts": {}},
 }
 
@@ -78,6 +78,7 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     order = (await http.get(f"/orders/{body['order']}")).json()
     assert order.pop("sold_at") > 0
     own = {"id": body["order"], "sku": "default", "quantity": 2, "buyer": "Ann Lee", "state": "sold"}
+    own["items"] = [{"sku": "default", "quantity": 2, "price": None}]
     assert {name: value for name, value in order.items() if value} == own
     too_many = (await http.post("/stock/reduce", params={"quantity": 4}, headers=AS_JSON)).json()
     assert too_many == {"outcome": "sold_out", "quantity": 4, "replayed": False, "instance": "test"}
@@ -154,29 +155,23 @@ async def test_the_operator_sees_the_queue(open_client: OpenClient, etcd: EtcdMe
     backend.close()
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"stock": -1}, "stock"),
-        ({"stock": 10**13}, "stock"),
-        ({"stock": "x"}, "stock"),
-        ({"stock": 1.5}, "stock"),
+async def test_a_bad_stock_names_the_field(open_client: OpenClient) -> None:
+    """An impossible stock is refused with the name of the field, and changes nothing."""
+    http = await open_client()
+    bodies: list[tuple[dict[str, Any], str]] = [
+        *(({"stock": stock}, "stock") for stock in (-1, 10**13, "x", 1.5, True)),
         ({}, "stock"),
-        ({"stock": True}, "stock"),
         ({"stock": 1, "sku": "phone"}, "sku"),
         ({"stock": 1, "newsale": True}, "newsale"),
         ({"stock": 1, "new_sale": "perhaps"}, "new_sale"),
         ({"stock": 1, "forget_orders": 3}, "new_sale"),
         ({"paused": "x" * 201}, "paused"),
         ({"paused": "two\nlines"}, "paused"),
-    ],
-)
-async def test_a_bad_stock_names_the_field(open_client: OpenClient, body: dict[str, Any], field: str) -> None:
-    """An impossible stock is refused with the name of the field, and changes nothing."""
-    http = await open_client()
-    is_problem(await http.put("/stock", json=body, headers=OPERATOR), 422, field=field)
-    for body_text in (b"{", b"", b"[" * 60_000, b'{"stock":' + b"9" * 5000 + b"}", b"\xff"):
-        answer = await http.put("/stock", content=body_text, headers=OPERATOR | {"Content-Type": "application/json"})
+    ]
+    for body, field in bodies:
+        is_problem(await http.put("/stock", json=body, headers=OPERATOR), 422, field=field)
+    for text in (b"{", b"", b"[" * 60_000, b'{"stock":' + b"9" * 5000 + b"}", b"\xff"):
+        answer = await http.put("/stock", content=text, headers=OPERATOR | {"Content-Type": "application/json"})
         is_problem(answer, 422)
         assert answer.json()["errors"]
     is_problem(await http.put("/stock?sku=a%20b", json={"stock": 1}, headers=OPERATOR), 422, field="sku")

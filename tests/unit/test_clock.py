@@ -10,7 +10,7 @@ import pytest
 from app.errors import StockError
 from app.orders import Hold
 from app.orders.terms import NO_TERMS, Terms
-from app.sale.batch import ask, decide_part
+from app.sale.batch import Clocked, ask, decide_parts
 from app.sale.clock import StoreClock, StoreClocks
 from app.sale.queue import Entry, Item
 from app.sale.rules import Rules
@@ -172,7 +172,7 @@ async def test_units_that_are_added_end_no_hold_and_no_line_by_a_jump() -> None:
         entries = [Entry(Hold(1, "tv", buyer, wait=True), item, unanswered, 0.0, bool)]
         snapshot = (await store.prepare(fence, buyer, {"tv": ask(entries)}))["tv"]
         assert not isinstance(snapshot, StockError)
-        part = decide_part(item, buyer, snapshot, entries, everywhere=NO_TERMS)
+        (part,) = decide_parts(buyer, {item: snapshot}, entries, Clocked(NO_TERMS))
         await store.commit(fence, {"tv": part.write})
     jump[0] = DAY_S
     await store.set_stock("tv", fence, 1, add=True)

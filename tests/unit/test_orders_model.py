@@ -36,7 +36,7 @@ from app.orders import (
     Terms,
 )
 from app.orders.decision import OUTCOMES
-from app.sale.batch import ask, decide_part
+from app.sale.batch import Clocked, ask, decide_parts
 from app.sale.queue import Entry, Item
 from app.stock import Fence
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
@@ -687,7 +687,7 @@ class Sale:
         for entry in entries:
             entry.came_at = self.now_ms / 1000
         [snapshot] = self.run(self.store.prepare(self.fence(), batch_id, {SKU: ask(entries)})).values()
-        part = decide_part(item, batch_id, snapshot, entries, everywhere=Terms(), grace_s=GRACE_MS / 1000)
+        (part,) = decide_parts(batch_id, {item: snapshot}, entries, Clocked(Terms(), GRACE_MS / 1000))
         [numbers] = self.run(self.store.commit(self.fence(), {SKU: part.write})).values()
         assert not self.paid & {change.payment for change in part.write.changes}  # each belongs to its order once
         self.paid |= {change.payment for change in part.write.changes if change.payment is not None}

@@ -4,7 +4,7 @@
 -- Request: stock (the units after this batch), lucky (units to add), entries (the fields of each), buyers (units to add), keys
 -- Returns the entries of the orders. It is one atomic step.
 
-local key, numbers = keys_of_next_item(), {}
+local key, numbers = keys_of(1), {}
 redis.call("HDEL", key.fence, "sold")  -- the note of a guarded write no longer holds
 redis.call("SET", key.stock, request.stock)
 redis.call("INCRBY", key.lucky, request.lucky)

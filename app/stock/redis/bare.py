@@ -1,7 +1,7 @@
 """The articles' store in Redis or Valkey, without any check."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -25,7 +25,9 @@ class BareStockStore(StockStore):
     _write: Final = Script("bare.lua")
 
     @override
-    async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+    async def commit(
+        self, fence: Fence, batches: Mapping[str, Batch], together: Sequence[set[str]] = ()
+    ) -> dict[str, list[str] | StockError]:
         """Write the stock that was computed from an earlier read."""
         found: dict[str, list[str] | StockError] = {}
         for sku, batch in batches.items():

@@ -3,16 +3,14 @@
 
 local request = cjson.decode(ARGV[1])
 
--- The keys of the next item, in the order of `Keys.all` in keys.py.
+-- The keys of an item, in the order of `Keys.all` in keys.py.
 local NAMES = {
   "stock", "lucky", "fence", "buyers", "settled", "orders", "refused", "refused_before", "records", "due", "payments",
   "holders", "waiting", "log", "outbox",
 }
-local keys_used = 0
-local function keys_of_next_item()
+local function keys_of(place)
   local key = {}
-  for i = 1, #NAMES do key[NAMES[i]] = KEYS[keys_used + i] end
-  keys_used = keys_used + #NAMES
+  for i = 1, #NAMES do key[NAMES[i]] = KEYS[(place - 1) * #NAMES + i] end
   return key
 end
 
@@ -69,9 +67,9 @@ end
 -- Do the work for each item, and return the answers. An item with a key of a foreign type has an answer of its own.
 local function answers_of(work)
   local answers = {}
-  for _, item in ipairs(request.items) do
-    local key = keys_of_next_item()
-    local done, answer = pcall(work, key, item)
+  for place, item in ipairs(request.items) do
+    local key = keys_of(place)
+    local done, answer = pcall(work, key, item, place)
     if not done then
       -- If nothing was written yet, this says so; else it is in doubt.
       local text = type(answer) == "table" and answer.err or tostring(answer)

@@ -5,7 +5,7 @@
 -- Request: buyer, after (the last entry that was copied, "" for the first), count ("0": all)
 -- Returns {last entry, how many were copied, {entry, fields, ...} of those with the name}.
 
-local key, copy = keys_of_next_item(), KEYS[keys_used + 1]
+local key, copy = keys_of(1), KEYS[#NAMES + 1]
 local last, copied, found = request.after, 0, {}
 if last == "" then redis.call("UNLINK", copy) end
 local from = last == "" and "-" or "(" .. last

@@ -2,7 +2,8 @@
 --
 -- KEYS: of each item
 -- Request: items: expect (fields of the fence, and "stock" and "lucky"; "" for none), batch ("": none), lucky (units to add), writes (commands),
--- fence (fields to set at the end), refused (keys, and what each stands for) with now_ms and refusal_ttl_ms
+-- fence (fields to set at the end), refused (keys, and what each stands for) with now_ms and refusal_ttl_ms, together (so many items,
+-- of which this is the first, are written as a whole or not at all)
 -- Returns for each item {"ok"}, {"again"}, {"not", fence, stock, lucky, now in µs}, {"corrupt", key},
 -- {"forbidden", command} or {"gone"}.
 
@@ -68,7 +69,8 @@ local function remember(key, item)
   redis.call("PEXPIRE", key.refused, string.format("%.0f", 2 * ttl_ms))
 end
 
-local function put(key, item)
+-- The answer to an item that is not to be written: its last batch again, or the reason; nil: write it.
+local function why_not(key, item)
   local values, fence = read_fence(key.fence)
   if item.batch ~= "" and fence.batch == item.batch then
     -- The last batch again: its answer was lost. The field is written again, so that WAIT has a write to wait for.
@@ -77,35 +79,39 @@ local function put(key, item)
   end
   if odd(values) then return {"corrupt", key.fence} end
   local stock, lucky = read_units(key)
+  item.unwritten = {"not", values, stock, lucky or false, now_us}
   for field, value in pairs(item.expect) do
     local found = fence[field]
     if field == "stock" then found = stock elseif field == "lucky" then found = lucky or "0" end
-    if (found or "") ~= value then
-      return {"not", values, stock, lucky or false, now_us}
-    end
+    if (found or "") ~= value then return item.unwritten end
   end
-  local why = refusal(key, item)
-  if why then return why end
-  -- Somebody else may have written to the stream: then our first number is not above its last one. Nothing is written,
-  -- and who looks again learns the last one from the stream itself.
-  local first = 0
+  item.sold = lucky
+  return refusal(key, item)
+end
+
+-- Write the first entry of the journal. Somebody else may have written to the stream: then our first number is not above
+-- its last one. Nothing is written, and who looks again learns the last one from the stream itself.
+local function begin(key, item)
+  item.first = 0
   for i, command in ipairs(item.writes) do
     if command[1] == "XADD" and command[2] == key.orders and command[3] ~= "MAXLEN" then
-      first = i
+      item.first = i
       local reply = redis.pcall(unpack(command))
       local failed = type(reply) == "table" and reply.err
       if failed and not string.find(failed, "equal or smaller", 1, true) then error(reply) end
-      if failed then
-        redis.call("HDEL", key.fence, "last", "tag")
-        return {"not", values, stock, lucky or false, now_us}
-      end
-      break
+      if failed then redis.call("HDEL", key.fence, "last", "tag") end
+      return not failed
     end
   end
-  -- The order makes a partial write noticed, and sells nothing twice: first the units, last the note of them.
+  return true
+end
+
+-- The order makes a partial write noticed, and sells nothing twice: first the units, last the note of them.
+local function write(key, item)
+  local lucky = item.sold
   if item.lucky ~= "0" then lucky = redis.call("INCRBY", key.lucky, item.lucky) end
   for i, command in ipairs(item.writes) do
-    if i ~= first then redis.call(unpack(command)) end
+    if i ~= item.first then redis.call(unpack(command)) end
   end
   if item.refused then remember(key, item) end
   if item.batch ~= "" then
@@ -116,7 +122,47 @@ local function put(key, item)
     note[#note + 1] = string.format("%.0f", lucky or 0) .. " " .. item.batch
   end
   if #item.fence > 0 then redis.call("HSET", key.fence, unpack(item.fence)) end
-  return {"ok"}
+end
+
+-- The answers of items that are written together with an earlier one; false: it is not known how far they came.
+local answered = {}
+
+local function put(_, item, place)
+  if answered[place] ~= nil then return answered[place] or error("written together with others, and not answered") end
+  local members, again, refused = {}, false, false
+  for i = place, place + (tonumber(item.together) or 1) - 1 do
+    members[#members + 1] = {place = i, key = keys_of(i), item = request.items[i]}
+    answered[i] = false
+  end
+  for _, one in ipairs(members) do
+    if #members > 1 and forbids({"XDEL", one.key.orders, "1-1"}) then return {"forbidden", "XDEL"} end
+    local why = why_not(one.key, one.item)
+    answered[one.place] = why or false
+    again, refused = again or (why and why[1] == "again"), refused or why
+  end
+  for i, one in ipairs(members) do
+    if not refused and not begin(one.key, one.item) then
+      refused = true
+      for earlier = 1, i - 1 do  -- as if nothing had been written
+        local own = members[earlier]
+        if own.item.first > 0 then
+          redis.call("XDEL", own.key.orders, own.item.writes[own.item.first][3])
+          redis.call("HDEL", own.key.fence, "last", "tag")
+        end
+      end
+    end
+  end
+  for _, one in ipairs(members) do
+    if again then
+      answered[one.place] = {"again"}
+    elseif refused then
+      answered[one.place] = answered[one.place] or one.item.unwritten
+    else
+      write(one.key, one.item)
+      answered[one.place] = {"ok"}
+    end
+  end
+  return answered[place]
 end
 
 return answers_of(put)

@@ -238,8 +238,18 @@ class RedisStorage(Storage):
         )
 
     @override
-    async def put(self, puts: Mapping[str, Put]) -> dict[str, Head | StockError | None]:
-        parts = {sku: self._part(sku, put) for sku, put in puts.items()}
+    def apart(self, skus: Sequence[str]) -> str:
+        where = "a Redis Cluster keeps each item in a hash slot of its own, and no script can write two"
+        return f"{where}; use a single server, or Sentinel" if self._clustered and len(skus) > 1 else ""
+
+    @override
+    async def put(
+        self, puts: Mapping[str, Put], together: Sequence[set[str]] = ()
+    ) -> dict[str, Head | StockError | None]:
+        in_groups = {sku: puts[sku] for group in together for sku in sorted(group)}
+        parts = {sku: self._part(sku, put) for sku, put in (in_groups | dict(puts)).items()}
+        for group in together:
+            parts[min(group)]["together"] = str(len(group))
 
         def done(sku: str, answer: Sequence[Any]) -> Head | StockError | None:
             match answer[0]:
@@ -668,7 +678,13 @@ def _of_a_sale(at: Keys) -> Commands:
         ),
         *(["HMGET", at.settled, "a"], ["HGET", at.refused, ""], ["HLEN", at.refused], ["TIME"]),
         ["XADD", at.orders, "*", "a", "b"],
-        *(["XRANGE", at.orders, "-", "+"], ["TYPE", at.orders], ["UNLINK", at.orders], ["HDEL", at.holders, "a"]),
+        *(
+            ["XDEL", at.orders, "1-1"],
+            ["XRANGE", at.orders, "-", "+"],
+            ["TYPE", at.orders],
+            ["UNLINK", at.orders],
+            ["HDEL", at.holders, "a"],
+        ),
         *(["RENAME", at.refused, at.refused_before], ["PEXPIRE", at.refused, "1"], ["HSET", at.records, "a", "b"]),
         *(["ZADD", at.due, "1", "a"], ["ZREM", at.due, "a"], ["ZRANGEBYSCORE", at.due, "0", "1"]),
         *(

@@ -137,7 +137,7 @@ JOURNAL: Final = Table(
     _number("epoch"),
     _text("batch", 64),
     CheckConstraint("number > 0"),
-    CheckConstraint("quantity > 0"),
+    CheckConstraint("quantity >= 0"),
     CheckConstraint("stock + held + lucky = 0"),
     **_MYSQL,
 )

@@ -294,8 +294,10 @@ class SqlStorage(Storage):
     # -- put ---------------------------------------------------------------------------------------------------------
 
     @override
-    async def put(self, puts: Mapping[str, Put]) -> dict[str, Head | StockError | None]:
-        """Write all items in one transaction; if one of them has changed, each in a transaction of its own."""
+    async def put(
+        self, puts: Mapping[str, Put], together: Sequence[set[str]] = ()
+    ) -> dict[str, Head | StockError | None]:
+        """Write all items in one transaction; if one of them has changed, each group in a transaction of its own."""
         try:
             await self.server.call(partial(self._write, puts=puts), self._sale, whole=True)
             begun = {sku: put.head["sale"] for sku, put in puts.items() if put.clear}
@@ -303,19 +305,20 @@ class SqlStorage(Storage):
             return dict.fromkeys(puts)
         except (Conflict, _NotAsFoundError):
             pass
-        if len(puts) > 1:
+        groups = [*together, *({sku} for sku in puts if not any(sku in group for group in together))]
+        if len(groups) > 1:
             found: dict[str, Head | StockError | None] = {}
-            for sku, put in puts.items():
+            for group in groups:
                 try:
-                    found |= await self.put({sku: put})
+                    found |= await self.put({sku: puts[sku] for sku in puts if sku in group}, [group])
                 except StockError as error:
-                    found[sku] = error
+                    found |= dict.fromkeys(group, error)
             return found
-        (sku,) = puts
-        looked = (await self.look({sku: Names()}, durable=True))[sku]
-        if isinstance(looked, StockError):
-            return {sku: looked}
-        return {sku: None if _was_written(looked.head, puts[sku]) else looked.head}
+        looked = await self.look(dict.fromkeys(puts, Names()), durable=True)
+        heads = {sku: one.head for sku, one in looked.items() if isinstance(one, Found)}
+        if any(_was_written(head, puts[sku]) for sku, head in heads.items()):
+            return dict.fromkeys(puts)
+        return {sku: one.head if isinstance(one, Found) else one for sku, one in looked.items()}
 
     async def _write(self, connection: AsyncConnection, puts: Mapping[str, Put]) -> None:
         of: dict[str, tuple[Put, int]] = {}
