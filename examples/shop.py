@@ -5,6 +5,7 @@ It may be killed at any line: what it knows is in SQLite. It gives back what no 
 
 import asyncio
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -28,11 +29,11 @@ webhook = Webhook(os.environ["SECKILL_WEBHOOK_SECRET"])
 http = httpx.AsyncClient(timeout=30)  # longer than the service's own time-out, so that it says 503 first
 db = sqlite3.connect(os.environ.get("SHOP_DB", "shop.db"))
 db.executescript("""
-    CREATE TABLE IF NOT EXISTS cart (id TEXT PRIMARY KEY, buyer TEXT, quantity INTEGER, wait INTEGER, hold TEXT,
+    CREATE TABLE IF NOT EXISTS cart (id TEXT PRIMARY KEY, buyer TEXT, items TEXT, wait INTEGER, hold TEXT,
         state TEXT DEFAULT 'new', number INTEGER DEFAULT 0, odd INTEGER DEFAULT 0, paid INTEGER DEFAULT 0);
     CREATE TABLE IF NOT EXISTS seen (event TEXT PRIMARY KEY, cart TEXT);
     CREATE TABLE IF NOT EXISTS mail (cart TEXT PRIMARY KEY, pay_by REAL);
-    CREATE TABLE IF NOT EXISTS shipment (cart TEXT PRIMARY KEY, quantity INTEGER);
+    CREATE TABLE IF NOT EXISTS shipment (cart TEXT, sku TEXT, quantity INTEGER, PRIMARY KEY (cart, sku));
     CREATE TABLE IF NOT EXISTS refund (id TEXT PRIMARY KEY, payment TEXT, amount INTEGER, done INTEGER DEFAULT 0);
 """)
 
@@ -53,16 +54,16 @@ async def ask(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[s
 
 
 async def put_cart(request: Request) -> Response:
-    """Hold the units of a cart, or get in line for them. The buyer's page has made its id, and may send this again."""
+    """Hold a cart, all of it or nothing, or get in line. The buyer's page has made its id, and may send this again."""
     cart, wish = request.path_params["cart"], await request.json()
     with db:
-        new = "INSERT OR IGNORE INTO cart (id, buyer, quantity, wait) VALUES (?, ?, ?, ?)"
-        db.execute(new, (cart, str(wish["buyer"]), int(wish["quantity"]), bool(wish.get("wait"))))
-    [(buyer, quantity, wait)] = db.execute("SELECT buyer, quantity, wait FROM cart WHERE id = ?", (cart,))
-    wanted = {"buyer": buyer, "quantity": quantity, "wait": bool(wait), "ref": cart}  # `ref` comes back with each event
+        new = "INSERT OR IGNORE INTO cart (id, buyer, items, wait) VALUES (?, ?, ?, ?)"
+        db.execute(new, (cart, str(wish["buyer"]), json.dumps(wish["items"]), bool(wish.get("wait"))))
+    [(buyer, items, wait)] = db.execute("SELECT buyer, items, wait FROM cart WHERE id = ?", (cart,))
+    wanted = {"buyer": buyer, "items": json.loads(items), "wait": bool(wait), "ref": cart}  # `ref` is in each event
     held = await ask(f"{SECKILL}/holds", wanted, {**TOKEN, "Idempotency-Key": cart})
     if held["outcome"] not in ("held", "waiting"):  # `already_held`: the buyer has to pay another cart first
-        return JSONResponse({"outcome": held["outcome"]})
+        return JSONResponse({name: held[name] for name in ("outcome", "line") if name in held})
     with db:
         db.execute("UPDATE cart SET hold = ? WHERE id = ?", (held["id"], cart))
     if held["state"] == "waiting":  # a repeated request has no place: it is another one by now
@@ -92,7 +93,8 @@ def note(kind: str, data: dict[str, Any]) -> None:
     if kind == "order.offered":  # the buyer may be away: their mail says until when the unit is held
         db.execute("INSERT OR IGNORE INTO mail VALUES (:ref, :pay_by)", data)
     if kind == "order.confirmed":  # there may be fewer units than were held
-        db.execute("INSERT OR IGNORE INTO shipment VALUES (:ref, :quantity)", data)
+        lines = [one | {"ref": data["ref"]} for one in data["items"] if one["quantity"]]
+        db.executemany("INSERT OR IGNORE INTO shipment VALUES (:ref, :sku, :quantity)", lines)
     if "sums" in data:
         kept = sum(one["kept"] for one in data["sums"] if one["currency"] == CURRENCY)
         db.execute("UPDATE cart SET paid = ? WHERE id = ?", (kept, data["ref"]))

@@ -7,6 +7,7 @@ units and on which terms `seckill stock load` puts each item on sale.
 import json
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -63,6 +64,7 @@ class _Entry(BaseModel):
 
     name: Annotated[_Names, BeforeValidator(_in_each_language)]
     picture: _Text | None = None
+    goes_with: list[str] = Field(default_factory=list, alias="with", max_length=5)
     _offer: Offer = PrivateAttr()
 
     @model_validator(mode="after")
@@ -87,18 +89,19 @@ class Catalogue:
 
     `told`: the description of each item for the page, as JSON; `pictures`: by their names below `PICTURES`, which
     contain a digest; `offers`: what `seckill stock load` makes of each item; `shop`: the shop's name in each language,
-    if it has one.
+    if it has one; `aside`: the items that go with another one, on whose page they are.
     """
 
     told: Mapping[str, str]
     pictures: Mapping[str, File]
     offers: Mapping[str, Offer]
     shop: Mapping[str, str] | None = None
+    aside: frozenset[str] = frozenset()
 
     @property
     def has_list(self) -> bool:
-        """Whether the shop begins with a list: if there are several items, or no default item."""
-        return bool(self.told) and self.told.keys() != {DEFAULT_SKU}
+        """Whether the shop begins with a list: if there are several items beside those aside, or no default item."""
+        return bool(self.told) and self.told.keys() - self.aside != {DEFAULT_SKU}
 
     @cached_property
     def whole(self) -> str:
@@ -127,6 +130,7 @@ def read(path: Path) -> Catalogue:
         raise ConfigurationError("\n".join(f"{path}: {_line(one)}" for one in error.errors())) from None
     told: dict[str, str] = {}
     pictures: dict[str, File] = {}
+    beside = _beside(path, found.items)
     for sku, item in found.items.items():
         address = None
         if item.picture is not None:
@@ -137,9 +141,26 @@ def read(path: Path) -> Catalogue:
                 raise ConfigurationError(f"{path}: items.{sku}.picture: {picture} {error}") from None
             pictures[name] = file
             address = f"{PICTURES}/{name}"
-        told[sku] = json.dumps({"name": item.name.model_dump(), "picture": address}, ensure_ascii=False)
+        about: dict[str, Any] = {"name": item.name.model_dump(), "picture": address}
+        if sku in beside:
+            names = {one: found.items[one].name.model_dump() for one in sorted(beside[sku] - {sku})}
+            about |= {"with": item.goes_with, "names": names}
+        told[sku] = json.dumps(about, ensure_ascii=False)
     offers = {sku: item.offer for sku, item in found.items.items()}
-    return Catalogue(told, pictures, offers, found.shop.model_dump() if found.shop is not None else None)
+    aside = frozenset(other for item in found.items.values() for other in item.goes_with)
+    return Catalogue(told, pictures, offers, found.shop.model_dump() if found.shop is not None else None, aside)
+
+
+def _beside(path: Path, items: Mapping[str, _Entry]) -> dict[str, set[str]]:
+    """Which items may be in a basket with an item, whose page is to say their names, too."""
+    found = defaultdict[str, set[str]](set)
+    for sku, item in items.items():
+        basket = {sku, *item.goes_with}
+        if strange := basket - items.keys():
+            raise ConfigurationError(f"{path}: items.{sku}.with: there is no item {min(strange)!r}")
+        for one in basket if len(basket) > 1 else ():
+            found[one] |= basket
+    return found
 
 
 def _picture(path: Path) -> tuple[str, File]:

@@ -10,13 +10,14 @@ from seckill_client import AuthenticatedClient
 from seckill_client.api.holds import confirm, hold
 from seckill_client.api.operator import refund
 from seckill_client.api.sale import order
-from seckill_client.models import ConfirmRequest, Effect, HoldRequest, HoldView, Problem, RefundRequest
+from seckill_client.models import ConfirmRequest, Effect, HoldRequest, HoldView, ItemRequest, Problem, RefundRequest
 
 
 def main(url: str, token: str) -> None:
     """Print the outcome of each step."""
     with AuthenticatedClient(url, token) as client:
-        wish = HoldRequest(buyer="ann", quantity=2, ref="cart 7")
+        cart = [ItemRequest(sku="default", quantity=2)]
+        wish = HoldRequest(buyer="ann", items=cart, ref="cart 7")
         held = hold.sync(client=client, body=wish, idempotency_key=str(uuid4()))
         if not isinstance(held, HoldView) or not held.id:
             sys.exit(f"not held: {held}")

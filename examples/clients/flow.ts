@@ -12,7 +12,7 @@ const [url, token] = process.argv.slice(2);
 const client = createClient<paths>({ baseUrl: url, headers: { Authorization: `Bearer ${token}` } });
 
 const held = await client.POST("/holds", {
-  body: { buyer: "ann", quantity: 2, ref: "cart 7" },
+  body: { buyer: "ann", items: [{ sku: "default", quantity: 2 }], ref: "cart 7" },
   params: { header: { "Idempotency-Key": crypto.randomUUID() } },
 });
 if (!held.data?.id) throw new Error(`not held: ${held.error?.type}`);

@@ -124,10 +124,16 @@ class Stage:
         """Open a sale of this process on the same servers: it sells nothing, but sets the stock and audits."""
         return open_sale(self.settings)
 
-    async def begin_sale(self, units: int, terms: TermsChange | None = None) -> None:
-        """Discard the sales so far, and put new units of the default item on sale, on these terms."""
+    async def begin_sale(
+        self,
+        units: int,
+        terms: TermsChange | None = None,
+        beside: Mapping[str, tuple[int, TermsChange]] | None = None,
+    ) -> None:
+        """Discard the sales so far, and put new units of the default item on sale, on these terms, and other items."""
         async with self.open_sale() as sale:
-            await sale.stock.set_stock(DEFAULT_SKU, units, new_sale=True, terms=terms or {})
+            for sku, (stock, own) in {DEFAULT_SKU: (units, terms or {}), **(beside or {})}.items():
+                await sale.stock.set_stock(sku, stock, new_sale=True, terms=own)
 
 
 def _strays(settings: Mapping[str, str]) -> list[str]:

@@ -34,7 +34,7 @@ def run(options: StageOptions, variables: Mapping[str, str], *, pay: bool = Fals
             if till and options.chosen_guard is Guard.NONE:
                 raise ConfigurationError("--pay needs a guard: units can't be held without one")
             stage = running.enter_context(set_up(options, console, {**variables, **(till.variables if till else {})}))
-            asyncio.run(stage.begin_sale(options.stock, provider.PRICE if till else None))
+            asyncio.run(stage.begin_sale(options.stock, *((provider.PRICE, provider.BESIDE) if till else ())))
             if till:
                 running.enter_context(till.of([instance.url for instance in stage.instances]))
             stay_up(stage, console, till)

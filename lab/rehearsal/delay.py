@@ -1,7 +1,7 @@
 """A store whose next write can be held back, to show the effect of a pause at the worst moment."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,7 +36,9 @@ class DelayingStore:
         """Return this object, typed as a store."""
         return cast(StockStore, self)
 
-    async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+    async def commit(
+        self, fence: Fence, batches: Mapping[str, Batch], together: Sequence[set[str]] = ()
+    ) -> dict[str, list[str] | StockError]:
         """Commit as the store does, after the delay, if one was requested."""
         delay = self._delay
         if delay is not None and delay.sku in batches:
@@ -46,7 +48,7 @@ class DelayingStore:
                 delay.begun.set_result(True)
             await asyncio.sleep(delay.for_s)
             delay.tell("woke", fence.token)
-        answers = await self._store.commit(fence, batches)
+        answers = await self._store.commit(fence, batches, together)
         if delay is not None and delay.sku in batches and not isinstance(answers[delay.sku], StockError):
             delay.tell("wrote", fence.token)
         return answers

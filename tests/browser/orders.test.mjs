@@ -5,7 +5,7 @@ import { beforeEach, test } from "node:test";
 import { answer, anew, elapse, settle, timers, visit } from "./stand_in.mjs";
 import { browser } from "./static/keep.js";
 import { shorten, skuOf } from "./static/order_id.js";
-import { addressOf, homeOf, linkOf, lookUp, ordersOf, shopOf } from "./static/orders.js";
+import { addressOf, homeOf, linesOf, linkOf, lookUp, ordersOf, shopOf, unitsOf } from "./static/orders.js";
 
 const GONE = { status: 404, json: { type: "urn:seckill:http-404" } };
 
@@ -24,6 +24,13 @@ test("orders whose numbers begin alike get as many groups as it takes", () => {
 
 test("an order's number says its item; any other text says none", () => {
   assert.deepEqual(["phone~1-1~aa", "phone", "~1", ""].map(skuOf), ["phone", "", "", ""]);
+});
+
+test("a basket has lines and units of each; an order of one item has no lines, and an unknown one no units", () => {
+  const [one, two, none] = [{ sku: "phone", quantity: 1 }, { sku: "case", quantity: 2 }, { sku: "cable", quantity: 0 }];
+  const order = { quantity: 1, items: [one, two, none] };
+  assert.deepEqual([linesOf(order), linesOf({ quantity: 1, items: [one] }), linesOf({})], [[one, two], [], []]);
+  assert.deepEqual([unitsOf(order), unitsOf(order, "case"), unitsOf({ quantity: 4 }, "case"), unitsOf({})], [3, 2, 4, undefined]);
 });
 
 test("language and signed buyer go along to an order's page and back", () => {

@@ -39,6 +39,14 @@ test("a press asks for one unit of the item, for this browser's buyer, with a PO
   assert.equal(buyer, buyerName());
 });
 
+test("a basket has its lines, in the request and when it is sent again", async () => {
+  const items = [{ sku: "phone", quantity: 1 }, { sku: "case", quantity: 2 }];
+  const requests = answer({ status: 503 }, { json: { outcome: "sold_out", line: "case" } });
+  const { outcome } = await pressed({ ...WISH, holds: true, items });
+  assert.deepEqual([outcome.line, requests.map(({ path }) => path)], ["case", ["/holds", "/holds"]]);
+  assert.deepEqual(requests.map(({ body }) => JSON.parse(body)), Array(2).fill({ items, buyer: buyerName() }));
+});
+
 test("a press that has an answer is over, and the next one has another key", async () => {
   const requests = answer(SOLD);
   await pressed();

@@ -211,6 +211,39 @@ def test_the_line(visitors: Visitors, instance: Instance) -> None:
     shows(page, held="1", held_note="1 in line")
 
 
+def test_a_basket(visitors: Visitors, instance: Instance, item: Item) -> None:
+    """Its lines and one sum are in a row; a held line is taken out, and units of a paid one are refunded."""
+    other = Item(instance, 9, f"{item.sku}-case")
+    other.terms(price=1000, currency="EUR")
+    cart = [{"sku": item.sku, "quantity": 1}, {"sku": other.sku, "quantity": 2}]
+    for buyer in ("ann", "bob"):
+        wish = {"buyer": buyer, "items": cart}
+        order = httpx.post(f"{instance.url}/holds", json=wish, timeout=30).json()["id"]
+    pay(instance, order, "p-bob", 2499)
+    page = opened(visitors, instance, item)
+    has(page, "ann", "bob")
+    row = page.get_by_role("row", name=re.compile("ann"))
+    expect(row.locator(".what")).to_contain_text(f"1 \u00d7 {item.sku}, 2 \u00d7 {other.sku}, €24.99")
+    row.get_by_role("button").click()
+    line = page.get_by_role("list", name="Items").get_by_role("listitem").last
+    expect(line).to_contain_text(re.compile(r"€20\.00.*€10\.00 a unit"))
+    line.get_by_role("button", name="Take it out").click()
+    page.get_by_role("dialog").get_by_role("button", name="Take it out").click()
+    shows(page, done="Taken out.", life_sum="1 unit, €4.99")
+    page.get_by_role("row", name=re.compile("bob")).get_by_role("button").click()
+    page.get_by_role("button", name="Refund", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("radio", name="Some units").check()
+    dialog.get_by_role("combobox").select_option(other.sku)
+    expect(dialog.get_by_role("heading")).to_have_text("Was €10.00 given back?")
+    dialog.get_by_role("checkbox", name="sell the units again").check()
+    dialog.get_by_role("button", name="It was given back: note it").click()
+    shows(page, done="The refund is noted.", life_money="€24.99 paid · €10.00 given back · €14.99 kept")
+    assert fits(page)
+    left = {one.sku: httpx.get(f"{instance.url}/stock?sku={one.sku}").json()["stock"] for one in (item, other)}
+    assert left == {item.sku: 298, other.sku: 8}
+
+
 def test_a_double_payment_and_a_cancellation(
     visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]
 ) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from lab.demo.provider import PRICE, ProviderProcess
+from lab.demo.provider import BESIDE, PRICE, ProviderProcess
 from lab.servers.process import free_port
 from tests.browser.conftest import OPERATOR, Item, Start
 from tests.harness.browser import Visitors, contrasts, fits, shows
@@ -225,6 +225,49 @@ def test_several_units_are_held_and_paid(shop: Instance, visitors: Visitors) -> 
     paid = {"payment_ref": "both", "amount": 39_800, "currency": "CNY"}
     httpx.post(f"{shop.url}/holds/{hold_id}/confirm", json=paid).raise_for_status()
     shows(order, state="Bought", amount_title="Paid", amount="CN¥398.00")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
+def test_a_basket(shop: Instance, visitors: Visitors, size: dict[str, Any]) -> None:
+    """A lamp and two bulbs are refused by name, held with one deadline and one sum, paid once, and one order."""
+    lamp, bulb = Item(shop, 5, "default"), Item(shop, 4, "bulb")
+    lamp.terms(**PRICE)
+    bulb.terms(**BESIDE["bulb"][1], limit_per_buyer=2)
+    page = visitors.visit(f"{shop.url}/", **size)
+    beside = page.locator("#beside")
+    expect(beside.locator(".name")).to_have_text(["Spare bulb"])
+    more = beside.get_by_role("button", name="One more")
+    more.click()
+    more.click()
+    expect(more).to_be_disabled()  # that is all that one may have
+    expect(page.locator("#buy")).to_have_text("Buy all for CN¥257.00")
+    assert [(text, ratio) for text, ratio in contrasts(page) if ratio < 4.5] == []
+    assert fits(page)
+    page.evaluate("localStorage.setItem('seckill.buyer', '\"ann\"')")
+    one = httpx.post(f"{shop.url}/holds", json={"sku": "bulb", "buyer": "ann"}).json()["id"]
+    press(page, "Buy all for CN¥257.00")
+    shows(page, headline="Spare bulb: You have your share", detail=re.compile("nothing is held"))
+    assert (levels(shop, lamp), levels(shop, bulb)) == ((5, 0, 0), (3, 1, 0))
+    httpx.post(f"{shop.url}/holds/{one}/cancel").raise_for_status()
+    press(page, "Buy all for CN¥257.00")
+    for _ in range(2):
+        shows(page, headline="3 are held for you", buy="Pay CN¥257.00", moment=re.compile(r"^CN¥257\.00 · until"))
+        expect(page.locator("#lines li")).to_have_text(
+            ["2 \u00d7 Spare bulbCN¥58.00", "1 \u00d7 Brass reading lampCN¥199.00"]
+        )
+        expect(beside).to_be_hidden()
+        assert fits(page)
+        page.reload()
+    hold_id = hold_of(page, lamp)
+    press(page, "Pay CN¥257.00")
+    expect(page.locator("dd").first).to_have_text("Spare bulb, 2 units; Brass reading lamp, 1 unit")
+    page.locator("button[value=pay]").click()
+    shows(page, headline="Paid. It's yours!", buy="Buy one more for CN¥199.00")
+    assert (levels(shop, lamp), levels(shop, bulb)) == ((4, 0, 1), (2, 0, 2))
+    page.goto(f"{shop.url}/shop/order?id={hold_id}")
+    shows(page, state="Bought", item="Basket of 2 items", amount_title="Paid", amount="CN¥257.00")
+    expect(page.locator("#lines li")).to_have_count(2)
+    assert fits(page)
 
 
 def test_a_price_without_a_way_to_pay(start: Start, visitors: Visitors) -> None:

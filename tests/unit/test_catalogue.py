@@ -25,9 +25,9 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_built_in_one() -> None:
-    """Without a file the catalogue has one built-in item, with every field."""
+    """Without a file there is an item, with every field, and what goes with it; the shop is no list."""
     found = catalogue_of(Settings(_env_file=None))
-    assert list(found.told) == ["default"]
+    assert (list(found.told), found.has_list) == (["default", "bulb"], False)
     told = json.loads(found.told["default"])
     assert set(told["name"]) == {"en", "zh"}
     assert told["picture"].removeprefix(f"{catalogue.PICTURES}/") in found.pictures
@@ -60,6 +60,22 @@ def test_when_it_is_a_list(tmp_path: Path, skus: list[str], is_one: bool) -> Non
     """The shop begins with a list of the items, unless the one without a name is all there is."""
     items = "".join(f'[items.{sku}]\nname = "{sku}"\n' for sku in skus)
     assert catalogue.read(written(tmp_path, items)).has_list is is_one
+
+
+def test_what_goes_with_an_item(tmp_path: Path) -> None:
+    """Each page knows the names of all that may be in a basket with its item; what is beside makes no list."""
+    items = {"default": "with = ['cup', 'pot']", "cup": "", "pot": ""}
+    text = "".join(f"[items.{sku}]\nname = 'A {sku}'\n{more}\n" for sku, more in items.items())
+    found = catalogue.read(written(tmp_path, text))
+    told = {sku: json.loads(one) for sku, one in found.told.items()}
+    assert {sku: (one["with"], [*one["names"]]) for sku, one in told.items()} == {
+        "default": (["cup", "pot"], ["cup", "pot"]),
+        "cup": ([], ["default", "pot"]),
+        "pot": ([], ["cup", "default"]),
+    }
+    assert (told["cup"]["names"]["pot"]["en"], found.has_list) == ("A pot", False)
+    with pytest.raises(ConfigurationError, match=r"items\.a\.with: there is no item 'b'"):
+        catalogue.read(written(tmp_path, '[items.a]\nname = "a"\nwith = ["b"]'))
 
 
 def test_what_is_on_sale(tmp_path: Path) -> None:

@@ -47,25 +47,26 @@ export function pauseOf(view, now) {
 /** The way back to this page from where it is paid; a browser that keeps nothing learns from it which hold that was. */
 export const backTo = (id) => `${location.origin}${location.pathname}${location.search}#hold=${encodeURIComponent(id)}`;
 
-/** The hold with which somebody has come back, if it is one of this item. */
-function broughtBack(sku) {
+/** The hold with which somebody has come back, if it is one of these items. */
+function broughtBack(skus) {
   const found = takeBehind("hold");
-  return found !== null && skuOf(found) === sku ? found : null;
+  return found !== null && skus.includes(skuOf(found)) ? found : null;
 }
 
 /**
  * The hold of an item that this browser keeps for the buyer who is here, for all its tabs; another buyer may have used it, too.
  *
- * `onChange` is called when something new is known, and `onPaid` with each order that is paid, however long ago.
+ * `goesWith`: other items of its baskets, at which its order may stand. `onChange` is called when something new is known, and `onPaid`
+ * with each order that is paid, however long ago.
  */
-export function holdOf(sku, { onChange, onPaid }) {
+export function holdOf(sku, { goesWith = [], onChange, onPaid }) {
   const clock = new Clock(); // the store's: the one of the stock is the instance's
   const name = () => `hold.${sku}.${knownBuyer() ?? ""}`;
   let view = null;
   let failed = 0; // looks, one after the other
   let timer;
 
-  const brought = broughtBack(sku);
+  const brought = broughtBack([sku, ...goesWith]);
   if (brought !== null && brought !== browser.get(name())?.id && !stood()) {
     buyerName(); // a guest who has paid, or waits elsewhere, gets a name
     browser.set(name(), { id: brought });

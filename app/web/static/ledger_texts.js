@@ -25,6 +25,8 @@ const english = {
     howMuch: "How much",
     wholeSum: "All that is left",
     someUnits: "Some units",
+    ofItem: "Of which item",
+    lines: "Items",
     anAmount: "An amount",
     noteRefund: "It was given back: note it",
     keep: "Leave it",
@@ -70,6 +72,8 @@ const english = {
     keep: (it) => `the payment that counts is ${it}`,
     restock: () => "the units are sold again",
     units: (it) => (it === "1" ? "1 unit" : `${it} units`),
+    line: (it) => `of ${it}`,
+    lines: (it) => `beside ${it}`,
   },
   kinds: {
     sold: "Sold at once",
@@ -104,6 +108,7 @@ const english = {
   unread: (items) => `The orders of ${items} can't be read, and are missing here.`,
   shown: (count) => (count === "0" ? "There is no such order." : count === "1" ? "1 order on this page." : `${count} orders on this page.`),
   cancel: { button: "Cancel the order", title: "Cancel the order?", words: "Its units are for sale again at once.", yes: "Cancel the order" },
+  takeOut: (item) => ({ button: "Take it out", title: `Take ${item} out?`, words: "Its units are for sale again at once. The rest of the order stays.", yes: "Take it out" }),
   leave: { button: "End its place in line", title: "End its place in line?", words: "Those behind it move up.", yes: "End its place" },
   refund: {
     button: "Refund",
@@ -121,6 +126,7 @@ const english = {
   retried: "The cashier is asked.",
   outcomes: {
     cancelled: "Cancelled.",
+    partly_cancelled: "Taken out.",
     already_cancelled: "It was cancelled already.",
     refunded: "The refund is noted.",
     partly_refunded: "The refund is noted.",
@@ -153,6 +159,8 @@ const chinese = {
     howMuch: "退多少",
     wholeSum: "余下全部",
     someUnits: "部分件数",
+    ofItem: "哪种商品",
+    lines: "商品",
     anAmount: "指定金额",
     noteRefund: "已退回，仅作记录",
     keep: "保持不变",
@@ -197,6 +205,8 @@ const chinese = {
     keep: (it) => `有效的付款是 ${it}`,
     restock: () => "商品重新出售",
     units: (it) => `${it} 件`,
+    line: (it) => `商品 ${it}`,
+    lines: (it) => `同单 ${it}`,
   },
   kinds: {
     sold: "直接售出",
@@ -231,6 +241,7 @@ const chinese = {
   unread: (items) => `${items} 的订单无法读取，此处缺少。`,
   shown: (count) => (count === "0" ? "没有这样的订单。" : `本页 ${count} 个订单。`),
   cancel: { button: "取消订单", title: "取消订单？", words: "商品立即重新出售。", yes: "取消订单" },
+  takeOut: (item) => ({ button: "移出", title: `移出 ${item}？`, words: "其库存立即恢复出售，订单的其余部分不变。", yes: "移出" }),
   leave: { button: "取消排队", title: "取消此单的排队？", words: "后面的依次前移。", yes: "取消排队" },
   refund: {
     button: "退款",
@@ -248,6 +259,7 @@ const chinese = {
   retried: "已请求收银员。",
   outcomes: {
     cancelled: "已取消。",
+    partly_cancelled: "已移出。",
     already_cancelled: "此前已取消。",
     refunded: "退款已记录。",
     partly_refunded: "退款已记录。",

@@ -7,9 +7,9 @@ import { make, part, write } from "./dom.js";
 import { number } from "./figure.js";
 import { addUp, owedOf, written } from "./money.js";
 import { nameOf, shorten } from "./order_id.js";
-import { moneyOf, needOf, standingOf, whatOf } from "./order_row.js";
+import { lineOf, linesOf, moneyOf, needOf, standingOf, whatOf } from "./order_row.js";
 import { texts as report } from "./overview_texts.js";
-import { askRefund } from "./refund.js";
+import { askRefund, newKey } from "./refund.js";
 import { command } from "./session.js";
 
 const TAKEN = new Set(["refunded", "dispute_lost"]); // events that take money back
@@ -28,6 +28,7 @@ function said(name, value, currency) {
   const words = name === "by" ? report.by : texts.said[name] ?? ((it) => `${name} ${it}`);
   if (MOMENTS.includes(name)) return words(moment(value));
   if (AMOUNTS.includes(name) && Number.isInteger(value)) return words(written(value, currency, texts.locale));
+  if (name === "lines") return words(value.map(lineOf).join(texts.comma));
   return words(Array.isArray(value) ? value.join(" ") : String(value), value);
 }
 
@@ -61,12 +62,20 @@ function step({ kind: of, at, token, batch, facts }, currency) {
 function factsOf(order) {
   const { item, buyer, ref, short, request } = texts.facts;
   return [
-    [item, order.sku],
+    [item, order.items.length === 1 && order.sku],
     [buyer, order.buyer],
     [ref, order.ref],
     [short, shorten(order.id)],
     [request, order.request_id],
   ].flatMap(([name, value]) => (value ? [make("dt", "", name), make("dd", "", value)] : []));
+}
+
+/** A line of a basket, which can be taken out while it is held. */
+function basketLine(one, { state, currency, items }, add) {
+  const made = make("li", "", headed(lineOf(one), one.price !== null && sumOf(one.price * one.quantity, currency)));
+  if (one.price !== null) made.append(make("span", "small", texts.said.price(sumOf(one.price, currency))));
+  if (state === "held" && linesOf({ items }).length > 1) made.append(" ", add("cancel", texts.takeOut(one.sku), { sku: one.sku }));
+  return made;
 }
 
 /** A payment, with what went back of it, or is to, and what can be done about that. */
@@ -99,6 +108,7 @@ export function showLife({ order, steps, place = null }, cashier, again) {
   const money = moneyOf(addUp([order]), ["paid", "given_back", "kept"]);
   write(part("life-money"), [place && texts.place(number(place.number), number(place.held)), ...money, order.unknown && texts.unknown, needOf(order)].filter(Boolean).join(" · "));
   const add = (...how) => button(order, again, ...how);
+  part("life-lines").replaceChildren(...linesOf(order).map((one) => basketLine(one, order, add)));
   const giveBack = (one, whole = false) => refundButton(order, again, one, { cashier, whole });
   part("payments").replaceChildren(...order.payments.map((one) => payment(one, add, giveBack)));
   part("facts").replaceChildren(...factsOf(order));
@@ -128,7 +138,7 @@ async function send(of, again, what, body, said, key) {
 function button(of, again, what, words, body) {
   return pressable(words.button, async () => {
     if (!(await ask(words))) return write(part("done"), room.nothingDone);
-    send(of, again, what, body, (outcome) => texts.outcomes[outcome]);
+    send(of, again, what, body, (outcome) => texts.outcomes[outcome], body?.sku && newKey());
   });
 }
 

@@ -3,8 +3,8 @@
 import { browser } from "./keep.js";
 import { OWED } from "./money.js";
 import { shorten, skuOf } from "./order_id.js";
-import { lookUp, shopOf } from "./orders.js";
-import { beforeOf, begin, copyButton, money, nameOf, number, part, payAt, placeOf, shopTitle, showPicture, write } from "./page.js";
+import { linesOf, lookUp, shopOf } from "./orders.js";
+import { beforeOf, begin, copyButton, money, nameOf, number, part, payAt, placeOf, shopTitle, showLines, showPicture, write } from "./page.js";
 import { when } from "./sale.js";
 import { texts } from "./texts.js";
 
@@ -57,9 +57,12 @@ function show(state, found = {}, at = undefined) {
   write("back", goesOn ? texts.goOn[state] : texts.back);
   part("back").href = shopOf(sku === "" ? "default" : sku, goesOn ? order : null);
   showRefunds(found);
+  showLines(found, sku);
+  const lines = linesOf(found).length;
+  if (lines > 0) write("item", texts.basket(number.format(lines)));
   write("amount-title", found.paid > 0 ? texts.facts.paid : texts.facts.toPay);
   for (const [fact, text] of [
-    ["quantity", found.quantity && number.format(found.quantity)],
+    ["quantity", lines > 0 ? undefined : found.quantity && number.format(found.quantity)],
     ["amount", state === "over" && !found.paid ? undefined : costs(found)],
     ["when", at && moment.format(at)],
     ["until", state === "held" ? when(found.pay_by, found.now ?? Date.now() / 1_000) : undefined],

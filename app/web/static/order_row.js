@@ -26,9 +26,15 @@ export function timeOf(at, order) {
   return (dayOf({ sold_at: at }) === dayOf(order) ? clock : dated).format(at * 1_000);
 }
 
-/** What was ordered, and for how much: "2 units, €998.00". */
+/** The lines of a basket; none of an order of one item, which says all by itself. */
+export const linesOf = ({ items }) => (items.length > 1 ? items.filter(({ quantity }) => quantity > 0) : []);
+
+/** A line, or some units of it: "2 × case". */
+export const lineOf = ({ sku, quantity }) => `${number(quantity)} × ${sku}`;
+
+/** What was ordered, and for how much: "2 units, €998.00", or "2 × case, 1 × phone, €540.00". */
 export function whatOf(order) {
-  const units = texts.units(order.quantity, number(order.quantity));
+  const units = linesOf(order).map(lineOf).join(texts.comma) || texts.units(order.quantity, number(order.quantity));
   return order.to_pay === null ? units : units + texts.comma + sum(order.to_pay, order);
 }
 
@@ -71,7 +77,7 @@ export function orderRow(order, sku, open) {
   const state = make("td", "state", pill);
   const need = needOf(order);
   if (need) state.append(" ", make("strong", "need", need));
-  const what = make("td", "what", ...(sku ? [] : [make("span", "of", order.sku), " "]), whatOf(order), " ", make("span", "small", backOf(order)));
+  const what = make("td", "what", ...(sku || linesOf(order).length > 0 ? [] : [make("span", "of", order.sku), " "]), whatOf(order), " ", make("span", "small", backOf(order)));
   const began = make("td", "number began", clock.format(order.sold_at * 1_000));
   const made = make("tr", "", what, state, make("td", "buyer", order.buyer ?? ""), make("td", "ref", order.ref ?? ""), head, began);
   made.dataset.order = id;

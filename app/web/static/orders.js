@@ -51,6 +51,15 @@ export async function lookUp(order, what = "orders") {
   }
 }
 
+/** The lines of a basket; none of an order of one item, which says all by itself. */
+export const linesOf = ({ items = [] }) => (items.length > 1 ? items.filter(({ quantity }) => quantity > 0) : []);
+
+/** How many units of an item an order has; without an item, of all. */
+export function unitsOf({ items = [], quantity }, sku = null) {
+  const found = items.filter((line) => sku === null || line.sku === sku);
+  return found.length === 0 ? quantity : found.reduce((sum, line) => sum + line.quantity, 0);
+}
+
 /** The kept orders of an item; `onChange` is called when there is something new of them. */
 export function ordersOf(sku, onChange) {
   const name = `orders.${sku}`;
@@ -99,7 +108,7 @@ export function ordersOf(sku, onChange) {
       }
       againMs = AGAIN_MS;
       const now = { gone: found.gone === true, seen: Date.now(), state: found.state ?? null };
-      write(all().map((one) => (one.order === order ? { ...one, ...now, quantity: found.quantity ?? one.quantity } : one)));
+      write(all().map((one) => (one.order === order ? { ...one, ...now, quantity: unitsOf(found, sku) ?? one.quantity } : one)));
     }
     checking = false;
     if (!wanted) return;

@@ -1,7 +1,7 @@
 // How the shop and an order's page write into the document, and how both describe the item and a place in its line.
 
 import { written } from "./money.js";
-import { homeOf } from "./orders.js";
+import { homeOf, linesOf } from "./orders.js";
 import { when } from "./sale.js";
 import { texts } from "./texts.js";
 
@@ -48,9 +48,28 @@ export function begin() {
 /** An amount in the minor unit of its currency, as people write it. */
 export const money = (amount, currency) => written(amount, currency, texts.locale);
 
-/** The item's name; one that is not in the catalogue is called by its sku. */
-export function nameOf(sku) {
-  return told.name?.[texts.words] ?? sku;
+/** The items that may be put in the basket with this one. */
+export const goesWith = told.with ?? [];
+
+/** The name of the page's item, or of another one beside it; one that is not in the catalogue is called by its sku. */
+export function nameOf(sku, own = sku) {
+  return (sku === own ? told.name : told.names?.[sku])?.[texts.words] ?? sku;
+}
+
+/** Write the lines of an order, if there are several: "2 × Spare bulb CN¥58.00"; `own`: the page's item. */
+export function showLines(order, own) {
+  const lines = linesOf(order).map(({ sku, quantity, price }) => [texts.lineOf(number.format(quantity), nameOf(sku, own)), price === null ? "" : money(price * quantity, order.currency)]);
+  const now = JSON.stringify(lines);
+  if (part("lines").dataset.shown === now) return;
+  part("lines").dataset.shown = now;
+  part("lines").hidden = lines.length === 0;
+  part("lines").replaceChildren(
+    ...lines.map((texts) => {
+      const line = document.createElement("li");
+      line.append(...texts.map((text) => Object.assign(document.createElement("span"), { textContent: text })));
+      return line;
+    }),
+  );
 }
 
 /** The picture beside the name, which says what is on it. */

@@ -89,7 +89,7 @@ export const forget = (sku) => tab.remove(slot(sku, knownBuyer()));
 /**
  * Buy units, or hold them. A press that has no answer yet is sent again, with its key; so is this one, a few times.
  *
- * `wish`: how many, whether they are only held, whether the buyer gets in line for them, and the sale and the price that the buyer saw; a press that is sent again keeps its own.
+ * `wish`: how many, or the lines of a basket, whether they are only held, whether the buyer gets in line for them, and the sale and the price that the buyer saw; a press that is sent again keeps its own.
  *
  * Resolves with the service's answer: `{ outcome, order, replayed }`, or that of a hold, or `{ problem }` with its type and status; or
  * with the outcome "too_often" (nothing was bought) or "unknown": then an earlier try may have counted, and the press keeps its key,
@@ -126,13 +126,13 @@ export async function press(sku, wish, onRetry, isOver = () => false) {
 }
 
 /** Send it once. No `answer` if nothing was decided, or that is not known; then the requested pause. */
-async function send(sku, { key, quantity, holds, wait }) {
+async function send(sku, { key, quantity, items, holds, wait }) {
   try {
     const [name, headers] = [buyer(), { Accept: "application/json", "Idempotency-Key": key }];
     const query = new URLSearchParams({ sku, quantity });
     if (!holds && TOKEN.test(name)) headers.Authorization = `Bearer ${name}`;
     else query.set("buyer", name);
-    const held = { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ sku, quantity, buyer: name, wait }) };
+    const held = { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ ...(items ? { items } : { sku, quantity }), buyer: name, wait }) };
     const answer = await fetch(holds ? "/holds" : `/stock/reduce?${query}`, {
       method: "POST",
       ...(holds ? held : { headers }),

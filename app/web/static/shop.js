@@ -1,10 +1,11 @@
 // The shop: shows the level as level.js hears it, the outcome of a press, and what is held for this buyer.
 
 import { backTo, holdOf } from "./hold.js";
+import { basketOf } from "./basket.js";
 import { follow } from "./level.js";
 import { shorten } from "./order_id.js";
-import { addressOf, homeOf, linkOf, ordersOf } from "./orders.js";
-import { beforeOf, begin, copyButton, hasList, moment, money, most, nameOf, number, part, payAt, placeOf, shopTitle, showPicture, write } from "./page.js";
+import { addressOf, homeOf, linesOf, linkOf, ordersOf, unitsOf } from "./orders.js";
+import { beforeOf, begin, copyButton, goesWith, hasList, moment, money, most, nameOf, number, part, payAt, placeOf, shopTitle, showLines, showPicture, write } from "./page.js";
 import { buyerName, forget, knownBuyer, press, unanswered } from "./press.js";
 import { countdown, opening, phaseOf, remarkOf, when, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
@@ -79,7 +80,7 @@ function showHold() {
   if (kind === was) return;
   if (kind === "late") hold.ask(); // what is on this page is not the end: the service says that
   if (!Object.hasOwn(texts.holds, kind)) tell("none", [""]);
-  else if (["held", "offered"].includes(kind)) tell(kind, texts.holds[kind](number.format(view.quantity)));
+  else if (["held", "offered"].includes(kind)) tell(kind, texts.holds[kind](number.format(unitsOf(view))));
   else if (kind === "left" && phase === "ended") tell(kind, texts.holds.lineOver);
   else tell(kind, texts.holds[kind], NUMBERED.includes(kind) ? view.id : undefined);
 }
@@ -91,7 +92,9 @@ function showHours() {
   const left = until === null ? null : Math.max(0, until - (held ? hold.now : shelf.clock.now));
   const inLine = isInLine();
   write("phase", held ? texts.payWithin[standing] : inLine ? placeOf(hold.view) : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
-  const of = () => [nameOf(sku), texts.units(number.format(hold.view.quantity)), toPay(), texts.payUntil(when(until, hold.now))].filter(Boolean);
+  showLines(held ? hold.view : {}, sku);
+  const what = () => (linesOf(hold.view).length > 0 ? [] : [nameOf(sku), texts.units(number.format(hold.view.quantity))]);
+  const of = () => [...what(), toPay(), texts.payUntil(when(until, hold.now))].filter(Boolean);
   if (held) write("moment", of().join(" · "));
   else if (inLine && phase !== "paused") write("moment", beforeOf(hold.view, hold.now));
   else write("moment", until === null ? remarkOf(phase, level, shelf.clock.now) : when(until, shelf.clock.now));
@@ -130,6 +133,7 @@ function showQuantity() {
   units = Math.min(units, choice());
   const open = ["before", "open"].includes(phase) && !TO_PAY.includes(standing) && !isInLine() && !elsewhere();
   part("quantity").hidden = !open || choice() === 1;
+  basket.show(open && holding() && !canWait(), level?.currency);
   write("units", number.format(units));
   part("fewer").setAttribute("aria-disabled", String(isAsking() || units === 1));
   part("more").setAttribute("aria-disabled", String(isAsking() || units === choice()));
@@ -185,7 +189,8 @@ function buttonText(lost) {
   if (isFull()) return buttons.full(number.format(level.limit_per_buyer));
   if (canWait()) return buttons.wait;
   if (standing === "expired" || standing === "unpaid") return buttons.again;
-  const sum = price === null ? null : money(level.price * units, level.currency);
+  const sum = price === null ? null : money(level.price * units + basket.sum, level.currency);
+  if (basket.lines.length > 0) return buttons.basket(sum);
   if (units > 1) return buttons.several(number.format(units), sum);
   return own().length > 0 ? buttons.more(sum) : buttons.open(sum);
 }
@@ -300,21 +305,27 @@ async function buy() {
   pressed = true;
   tell("waiting", [""]);
   show();
-  const wish = { quantity: units, holds: holding(), wait: canWait() || undefined, sale: level?.sale, price: level?.price };
+  const items = basket.lines.length > 0 ? [{ sku, quantity: units }, ...basket.lines] : undefined;
+  const wish = { quantity: units, items, holds: holding(), wait: canWait() || undefined, sale: level?.sale, price: level?.price };
   const { outcome, order, replayed, problem, ...held } = await press(sku, wish, (...tries) => tell("waiting", texts.retrying(...tries)), isOver);
   pressed = false;
   const holds = held.id !== undefined && HOLDS.includes(outcome); // by this press, or by another of this buyer
   if (holds) {
     const last = hold.view;
-    if (last?.extended && last.id !== held.id) orders.add(last.id, buyerName(), last.quantity, last.state); // its payment may still come
+    if (last?.extended && last.id !== held.id) orders.add(last.id, buyerName(), unitsOf(last, sku), last.state); // its payment may still come
     standing = "none";
     hold.keep({ outcome, ...held });
   }
   if (order) orders.add(order, buyerName(), held.quantity);
-  if (outcome === "limit_reached" && units === 1) fullAt = level?.limit_per_buyer ?? null;
-  if (outcome === "sold" || holds) units = 1;
+  const { line = null } = held; // of a basket: the item that can't be had
+  if (outcome === "limit_reached" && units === 1 && (line ?? sku) === sku) fullAt = level?.limit_per_buyer ?? null;
+  if (outcome === "sold" || holds) {
+    units = 1;
+    basket.empty();
+  }
   if (problem && outcome === "unknown") tell("unknown", [texts.outcomes.unknown[0], texts.unheard[problem.type] ?? texts.unheard.other]);
   else if (problem) tell("problem", [...texts.outcomes.problem, wordsOf(problem)]);
+  else if (line !== null) tell(outcome, texts.refused(nameOf(line, sku), texts.outcomes[outcome][0]));
   else if (!holds) tell(outcome, texts.outcomes[wordOf(outcome, replayed)], order);
   if (outcome === "not_started") shelf.clock.doubt();
   resting = true;
@@ -324,6 +335,7 @@ async function buy() {
   }, REST_MS);
   show();
   if (!shelf.isLive() || ["not_started", "hold_required"].includes(outcome)) shelf.look();
+  if (line !== null) basket.look();
 }
 
 /** Which words an outcome has: the service's own name of it, or one that says more. */
@@ -400,9 +412,11 @@ const shelf = follow({ path: `/stock${query}`, live: `/stock/live${query}` }, {
     goOn();
   },
 });
+const basket = basketOf(sku, { isBusy: isAsking, onChange: show });
 const hold = holdOf(sku, {
+  goesWith,
   onChange: show,
-  onPaid: (order) => own().some((one) => one.order === order) || orders.add(order, buyerName(), hold.view?.quantity),
+  onPaid: (order) => own().some((one) => one.order === order) || orders.add(order, buyerName(), hold.view && unitsOf(hold.view, sku)),
 });
 tell("none", [""]);
 show();
