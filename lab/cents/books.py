@@ -12,8 +12,8 @@ from app.orders import Order, OrderState
 from app.payments.reconcile import Movement, MovementKind, Reconciliation
 from app.sale import EVERYTHING
 from app.wiring import Sale
-from lab.cents.bank import BAD_DAYS, Bank
-from lab.cents.payers import CURRENCY, PRICE, SKU, Fate, Payers
+from lab.bank import BAD_DAYS, Bank
+from lab.cents.payers import CURRENCY, PRICE, SKU, WICK, Fate, Payers
 from lab.torture.books import journal_of
 from lab.torture.buyers import Visitors
 from lab.torture.history import Cents, Entry
@@ -55,7 +55,7 @@ async def closed(sale: Sale, payers: Visitors) -> list[Cents]:
         return []
     bank, orders, told = payers.bank, await _orders(sale, _ANEW_WITHIN_S), await journal_of(sale.store, SKU)
     books = _books(bank, orders)
-    audited = (await sale.audit(SKU)).violations
+    audited = [one for sku in (SKU, WICK) for one in (await sale.audit(sku)).violations]
     wrong = [*map(str, books.differences()), *_added_up(books, told), *audited]
     return [Cents(len(bank.payments), len(bank.asked), list(_verdict(bank, payers.fates, orders)), wrong)]
 

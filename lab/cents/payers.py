@@ -10,21 +10,26 @@ from typing import Any, Final
 import httpx
 
 from app.orders import TermsChange
+from lab.bank import Bank
 from lab.callback import body_of, signed
-from lab.cents.bank import Bank
 from lab.torture.buyers import Seller, Visitors
 
 PRICE: Final = 500
 CURRENCY: Final = "EUR"
 SKU: Final = "lamp"
+WICK: Final = "wick"  # another item of its lock, which comes later by its name: a basket of both stands at the lamp
+WICK_PRICE: Final = 199
 HOLD_S: Final = 6.0
 OFFER: Final[TermsChange] = {"price": PRICE, "currency": CURRENCY, "hold_s": HOLD_S, "pay_s": HOLD_S}
+OF_WICKS: Final[TermsChange] = {**OFFER, "price": WICK_PRICE}
 SECRET: Final = "whsec_" + base64.b64encode(b"a provider's secret: 32 bytes ok").decode()
 _PATIENCE_S: Final = 5.0
 _WITHIN_S: Final = 120.0
 _LOST: Final = 0.15  # share of the callbacks whose answer is not read
 _TWICE: Final = 0.2  # share of the callbacks that come again later
 _UNITS: Final = 3
+_WICKS: Final = 2
+_ALL: Final = PRICE * _UNITS + WICK_PRICE * _WICKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +44,24 @@ class Fate:
 
 
 class Payers(Visitors):
-    """Buyers, their provider and the shop's operator. `token`: the operator's; `fates`: of all who have paid."""
+    """Buyers, their provider and the shop's operator. `token`: the operator's; `fates`: of all who have paid.
+
+    `baskets`: whether some hold two items at once.
+    """
 
     def __init__(
-        self, actors: Sequence[Seller], bank: Bank, seed: int, clock: Callable[[], float], *, token: str
+        self,
+        actors: Sequence[Seller],
+        bank: Bank,
+        seed: int,
+        clock: Callable[[], float],
+        *,
+        token: str,
+        baskets: bool = True,
     ) -> None:
         super().__init__(actors, seed, clock, patience_s=(_PATIENCE_S,))
         self.bank = bank
+        self._all_ways = WAYS | (OF_BASKETS if baskets else {})
         self._operator = {"Authorization": f"Bearer {token}"}
         self.fates: list[Fate] = []
 
@@ -57,13 +73,16 @@ class Payers(Visitors):
             await asyncio.sleep(self._wishes.expovariate(per_s))
 
     async def _visit(self, number: int) -> None:
-        """Hold three units, and go one of the ways."""
-        buyer, ref, ways = f"buyer-{number}", f"pi_{number}", list(WAYS)
+        """Hold three units, with two of another item if the way is one of baskets, and go one of the ways."""
+        buyer, ref, ways = f"buyer-{number}", f"pi_{number}", list(self._all_ways)
         way = ways[number % len(ways)]
-        wish = {"sku": SKU, "quantity": _UNITS, "buyer": buyer}
-        held = await self._until(lambda: self._post("/holds", wish, key=buyer))
+        lines = {SKU: _UNITS} | ({WICK: _WICKS} if way in OF_BASKETS else {})
+        wish: dict[str, Any] = {"items": [{"sku": sku, "quantity": units} for sku, units in lines.items()]}
+        if len(lines) == 1:
+            wish = {"sku": SKU, "quantity": _UNITS}
+        held = await self._until(lambda: self._post("/holds", {**wish, "buyer": buyer}, key=buyer))
         hold = str(held["id"])
-        net, either, refs = await WAYS[way](self, hold, ref)
+        net, either, refs = await self._all_ways[way](self, hold, ref)
         self.fates.append(Fate(way, hold, refs, net, either))
 
     async def close(self) -> None:
@@ -189,6 +208,43 @@ class Payers(Visitors):
         await self._until(lambda: self._post(f"/orders/{hold}/refund/retry", {}))
         return 0, False, (ref,)
 
+    async def pay_for_all_lines(self, hold: str, ref: str) -> Any:
+        """Pay for a basket, and keep it."""
+        self._pays(ref, _ALL)
+        await self._succeeds(hold, ref, _ALL)
+        return _ALL, False, (ref,)
+
+    async def cancel_a_line(self, hold: str, ref: str) -> Any:
+        """Give up a line, and pay for the rest; or for all of it, late, if the time was over."""
+        said = await self._until(lambda: self._post(f"/holds/{hold}/cancel", {"sku": WICK}, key=f"cancel-{ref}"))
+        late = said["outcome"] != "partly_cancelled"
+        cost = _ALL if late else PRICE * _UNITS
+        self._pays(ref, cost)
+        await self._succeeds(hold, ref, cost)
+        return cost, True, (ref,)
+
+    async def be_refunded_a_line(self, hold: str, ref: str) -> Any:
+        """An operator has the cashier give back a line; asked for twice, it is one."""
+        await self.pay_for_all_lines(hold, ref)
+        for _ in range(2):
+            await self._refund(hold, f"{ref}-line", sku=WICK, restock=True, later=True)
+        return PRICE * _UNITS, False, (ref,)
+
+    async def be_refunded_units_of_lines(self, hold: str, ref: str) -> Any:
+        """A unit of each line, and then what is left of one of them."""
+        await self.pay_for_all_lines(hold, ref)
+        for sku, restock in ((SKU, True), (WICK, False)):
+            await self._refund(hold, f"{ref}-{sku}", sku=sku, units=1, restock=restock, later=True)
+        await self._refund(hold, f"{ref}-rest", sku=WICK, restock=True, later=True)
+        return PRICE * (_UNITS - 1), False, (ref,)
+
+    async def be_refunded_each_line(self, hold: str, ref: str) -> Any:
+        """Line by line, until nothing is left."""
+        await self.pay_for_all_lines(hold, ref)
+        for sku in (WICK, SKU):
+            await self._refund(hold, f"{ref}-{sku}", sku=sku, restock=True, later=True)
+        return 0, False, (ref,)
+
     async def pay_nothing(self, hold: str, ref: str) -> Any:
         """Leave."""
         return 0, False, ()
@@ -244,4 +300,12 @@ WAYS: Final[dict[str, Callable[[Payers, str, str], Awaitable[Any]]]] = {
     "disputes": Payers.dispute,
     "has a refund fail": Payers.have_a_refund_fail,
     "pays nothing": Payers.pay_nothing,
+}
+# Those of baskets.
+OF_BASKETS: Final[dict[str, Callable[[Payers, str, str], Awaitable[Any]]]] = {
+    "pays for all lines": Payers.pay_for_all_lines,
+    "cancels a line": Payers.cancel_a_line,
+    "is refunded a line": Payers.be_refunded_a_line,
+    "is refunded units of lines": Payers.be_refunded_units_of_lines,
+    "is refunded each line": Payers.be_refunded_each_line,
 }

@@ -21,7 +21,7 @@ from lab.demo import state_file
 from lab.demo.rehearse import Rehearsal, argv_of
 from lab.servers.process import Process, ProcessFailed
 from lab.torture.buyers import Crowd
-from lab.torture.history import Attempt, Item, Theft
+from lab.torture.history import Call, Item, Theft
 
 _LASTING: Final = Item("phone", 10**6)  # is not sold out while hosts go and come
 _PATIENCE_S: Final = (20.0,)  # longer than an instance lets a buyer wait
@@ -51,15 +51,15 @@ class Chapter:
     name: str
     began: float
     ended: float = 0.0
-    told: list[Attempt] = field(default_factory=list)
+    told: list[Call] = field(default_factory=list)
 
     @property
-    def sold(self) -> list[Attempt]:
+    def sold(self) -> list[Call]:
         """Return the answers "sold" that were no repetitions, in the order in which they came."""
         return [one for one in self.told if one.outcome == "sold" and not one.replayed]
 
     @property
-    def unanswered(self) -> list[Attempt]:
+    def unanswered(self) -> list[Call]:
         """Return the requests that were refused, or got no answer."""
         return [one for one in self.told if one.status != 200]
 
@@ -190,7 +190,7 @@ class Story:
     async def _judge(self) -> None:
         self._say("The audit")
         told = [one for chapter in self.chapters for one in chapter.told]
-        sold = {one.order or "": one.granted or 0 for one in told if one.outcome == "sold"}
+        sold = {one.told or "": one.shown["quantity"] for one in told if one.outcome == "sold"}
         # Without an idempotency key a buyer who got no answer can't ask again, and may have bought.
         unsure = sum(one.key is None and one.status != 200 for one in told)
         for sku, orders, more in ((DEFAULT_SKU, self._rushed, 0), (_LASTING.sku, sold, unsure)):
@@ -219,7 +219,7 @@ class Story:
         enough = sum(one.outcome == "sold" for one in told) + count
         await _until(lambda: sum(one.outcome == "sold" for one in told) >= enough, "buyers are sold something")
 
-    def _told(self, one: Attempt | Theft) -> None:
+    def _told(self, one: Call | Theft) -> None:
         if isinstance(one, Theft):
             if one.status == 200:
                 self.problems.append(f"somebody got the order of another buyer: {one.said}")

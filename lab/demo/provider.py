@@ -2,7 +2,8 @@
 
 Callbacks come late, twice, and out of order, are signed as Standard Webhooks has it, and are repeated until an instance
 answers with 2xx. Nobody's money is involved. `/sandbox` plays a provider's bad days one by one (`lab.demo.sandbox`);
-`/refunds` gives money back, as a shop asks for it, and `/payments` is what was paid and given back.
+`/refunds` gives money back, as a shop asks for it, and `/payments` is what was paid and given back: its books are those
+of `lab.bank`.
 
     python -m lab.demo.sandbox --port 8070 --shop http://127.0.0.1:8080,http://127.0.0.1:8090
 """
@@ -31,11 +32,13 @@ from starlette.routing import Route
 from app.orders import TermsChange
 from app.settings import PREFIX
 from app.web.catalogue import built_in
+from lab.bank import Bank, Payment
 from lab.callback import body_of, signed
 from lab.servers.process import Process, free_port, port_is_free
 
 SECRET: Final = f"{PREFIX}PAYMENTS_SECRET"
 PRICE: Final[TermsChange] = {"price": 19_900, "currency": "CNY"}  # of the lamp, as the catalogue says it
+BESIDE: Final[dict[str, tuple[int, TermsChange]]] = {"bulb": (20, {"price": 2_900, "currency": "CNY"})}  # goes with it
 PORT: Final = 8070
 _FIRST_S: Final = 1.0
 _AGAIN_S: Final = 2.5
@@ -66,32 +69,11 @@ class Callback:
     tries: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Payment:
-    """Money that was paid for a hold, and how much of it was given back, in the minor unit of the currency."""
-
-    hold: str
-    amount: int
-    currency: str | None
-    ref: str = field(default_factory=lambda: f"pay_{secrets.token_hex(6)}")
-    given_back: int = 0
-
-    def refund(self, amount: int | None = None) -> dict[str, Any]:
-        """Give some of it back (None: what is left), and return what a callback says of that."""
-        left = self.amount - self.given_back
-        amount = left if amount is None else min(amount, left)
-        self.given_back += amount
-        return self.told(amount=amount, refund_id=f"re_{secrets.token_hex(6)}")
-
-    def told(self, **other: Any) -> dict[str, Any]:
-        """What a callback says of it."""
-        return {"hold": self.hold, "payment_ref": self.ref, "amount": self.amount, "currency": self.currency} | other
-
-
-class Provider:
+class Provider(Bank):
     """Takes payments for the holds of a shop's instances, and tells any of them. `secret`: signs what it tells."""
 
     def __init__(self, shops: Sequence[str], secret: str) -> None:
+        super().__init__()
         self._shops = shops
         self._turns = itertools.cycle(shops)
         self._secret = secret
@@ -99,7 +81,6 @@ class Provider:
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_back: set[str] = set()  # the keys of refunds
         self.callbacks: deque[Callback] = deque(maxlen=_KEPT)
-        self.payments: dict[str, Payment] = {}
 
     async def hold(self, hold: str) -> dict[str, Any] | None:
         """Return how a hold stands; None if no instance knows it, or none answers."""
@@ -123,24 +104,23 @@ class Provider:
     def pay(self, hold: dict[str, Any], amount: int | None = None, currency: str | None = None) -> Payment:
         """Take a payment: of what the hold costs, or of another amount."""
         costs = hold.get("to_pay") or 0
-        paid = Payment(hold["id"], costs if amount is None else amount, currency or hold.get("currency"))
-        self.payments[paid.ref] = paid
-        return paid
+        about = costs if amount is None else amount, currency or hold.get("currency") or "", hold["id"]
+        return self.take(f"pay_{secrets.token_hex(6)}", *about)
 
-    async def give_back(self, ref: str, amount: int | None = None, name: str = "", key: str = "") -> Payment | None:
-        """Give back a payment, or a part, once for a key, and tell the shop, with its `name` for the refund.
+    def refund(self, paid: Payment, amount: int | None = None) -> dict[str, Any]:
+        """Give some of a payment back (None: what is left), and return what a callback says of that."""
+        left = paid.amount - paid.given_back
+        made = self.give_back(paid.ref, min(left, amount or left), id=f"re_{secrets.token_hex(6)}")
+        return paid.told(amount=made["amount"], refund_id=made["id"])
 
-        None if there is no such payment.
-        """
-        paid = self.payments.get(ref)
-        if paid is not None and key not in self._given_back and paid.given_back < paid.amount:
+    def refund_once(self, paid: Payment, key: str, name: str, amount: int | None) -> None:
+        """Give back a payment, or a part, once for a key, and tell the shop, with its `name` for the refund."""
+        if key not in self._given_back and paid.given_back < paid.amount:
             self._given_back |= {key} if key else set()
-            callback = Callback("payment.refunded", paid.hold, ref)
+            callback = Callback("payment.refunded", paid.hold, paid.ref)
             self.callbacks.append(callback)
-            self.start(
-                self._repeat(callback, body_of(callback.type, paid.refund(amount) | {"refund_name": name or None}))
-            )
-        return paid
+            told = self.refund(paid, amount) | {"refund_name": name or None}
+            self.start(self._repeat(callback, body_of(callback.type, told)))
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Do something in the background."""
@@ -154,7 +134,7 @@ class Provider:
         there = urlsplit(address)
         return f"{there.scheme}://{there.netloc}" in {shop.rstrip("/") for shop in self._shops}
 
-    def take(self, hold: dict[str, Any], way: str) -> None:
+    def pay_as(self, hold: dict[str, Any], way: str) -> None:
         """Take a payment in one of the ways, and tell the shop in our own time."""
         if way in ("decline", "cancel"):
             kind = "payment.failed" if way == "decline" else "payment.canceled"
@@ -164,7 +144,8 @@ class Provider:
             self._tell(hold, "payment.succeeded", _FIRST_S, lost=3 if way == "lost" else 0, ended=way == "late")
 
     def _tell(self, hold: dict[str, Any], kind: str, after_s: float, *, lost: int = 0, ended: bool = False) -> None:
-        paid = self.pay(hold) if kind == "payment.succeeded" else Payment(hold["id"], 0, None)
+        ref = f"pay_{secrets.token_hex(6)}"
+        paid = self.pay(hold) if kind == "payment.succeeded" else Payment(ref, 0, "", hold["id"])
         callback = Callback(kind, paid.hold, paid.ref)
         self.callbacks.append(callback)
         priced = hold.get("to_pay") is not None
@@ -244,9 +225,13 @@ def page(title: str, *parts: str) -> HTMLResponse:
 
 
 def item_of(hold: dict[str, Any]) -> str:
-    """What a hold is of, in words: with the item's name, if the built-in catalogue has it."""
-    told, units = built_in().told.get(hold["sku"]), hold["quantity"]
-    return f"{json.loads(told)['name']['en'] if told else hold['sku']}, {units} unit{'s' * (units != 1)}"
+    """What a hold is of, in words: with the names of its items, if the built-in catalogue has them."""
+
+    def said(sku: str, units: int) -> str:
+        told = built_in().told.get(sku)
+        return f"{json.loads(told)['name']['en'] if told else sku}, {units} unit{'s' * (units != 1)}"
+
+    return "; ".join(said(line["sku"], line["quantity"]) for line in hold["items"])
 
 
 def amount_of(hold: dict[str, Any]) -> str:
@@ -287,7 +272,7 @@ def routes(provider: Provider) -> list[Route]:
         hold, how, back = await provider.hold(given.get("hold", "")), given.get("how", ""), given.get("back", "")
         if hold is None or how not in _WAYS:
             return JSONResponse({"detail": "no such hold, or no such way to pay"}, status_code=404)
-        provider.take(hold, how)
+        provider.pay_as(hold, how)
         if how == "decline":
             return _form(hold, back, "The card was declined. Try another one.")
         if how == "close" or not provider.is_ours(back):
@@ -298,13 +283,14 @@ def routes(provider: Provider) -> list[Route]:
         return JSONResponse([asdict(one) for one in provider.callbacks])
 
     async def payments(_: Request) -> Response:
-        return JSONResponse([asdict(one) for one in provider.payments.values()])
+        return JSONResponse(list(map(_shown, provider.payments.values())))
 
     async def refunds(request: Request) -> Response:
         wish, key = await request.json(), request.headers.get("idempotency-key", "")
-        about = (wish.get("payment_ref", ""), wish.get("amount"), wish.get("refund_name", ""))
-        paid = await provider.give_back(*about, key)
-        return JSONResponse(asdict(paid)) if paid else JSONResponse({"detail": "no such payment"}, status_code=404)
+        if (paid := provider.payments.get(wish.get("payment_ref", ""))) is None:
+            return JSONResponse({"detail": "no such payment"}, status_code=404)
+        provider.refund_once(paid, key, wish.get("refund_name", ""), wish.get("amount"))
+        return JSONResponse(_shown(paid))
 
     return [
         Route("/", ask),
@@ -313,6 +299,10 @@ def routes(provider: Provider) -> list[Route]:
         Route("/payments", payments),
         Route("/refunds", refunds, methods=["POST"]),
     ]
+
+
+def _shown(paid: Payment) -> dict[str, Any]:
+    return asdict(paid) | {"given_back": paid.given_back}
 
 
 class ProviderProcess(Process):

@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
@@ -19,21 +17,21 @@ from app.orders import ERASED, Answer, Cancel, Command, Confirm, Extend, Hold, O
 from app.orders.offer import Offer
 from app.outbox.state import Wish
 from app.settings import Settings, load
-from app.stock import Outbox
+from app.stock import Level, Outbox
 from app.stock.redis import storage as redis_storage
 from app.stock.sql import storage as sql_storage
 from app.wiring import Sale, open_sale
 from fencelock import LockError
-from lab.cents.bank import KEY, Bank, Payment
+from lab.bank import KEY, Bank, Payment
 from lab.steps.play import BETWEEN as BETWEEN_ANY
 from lab.steps.play import PATIENCE_S, TIMEOUT_S, TTL_S, Play
 from lab.steps.protocols import Http
 from lab.steps.systems import ACTOR
 from lab.torture import judge_events, judge_money
 from lab.torture.books import journal_of, kept_of
-from lab.torture.history import UNKNOWN, Call, Delivery, End, Entry, Flow, History, Item, Setup
+from lab.torture.history import UNKNOWN, Call, Delivery, End, Entry, Flow, History, Item, Kept, Left, Setup
 from lab.torture.judge_money import Money
-from lab.torture.receiver import SECRET
+from lab.torture.receiver import SECRET, Receiver
 from lab.torture.run import is_sent
 
 PRICE: Final = 499
@@ -58,7 +56,13 @@ _VERBS: Final[dict[type[Any], str]] = {
     Refund: "refund",
 }
 # What is wrong in the books of any sale; and what is wrong with what was told of this one.
-_OF_BOOKS: Final = (judge_money.units_in_one_place, judge_money.orders_live_once, judge_money.records_agree)
+_OF_BOOKS: Final = (
+    judge_money.units_in_one_place,
+    judge_money.seen_as_it_was,
+    judge_money.orders_live_once,
+    judge_money.records_agree,
+    judge_money.lines_stand_together,
+)
 _OF_ANSWERS: Final = (
     judge_money.answers_true,
     judge_money.payments_kept,
@@ -66,6 +70,7 @@ _OF_ANSWERS: Final = (
     judge_money.wanted,
     judge_money.nobody_is_cut_short,
     judge_money.limits_kept,
+    judge_money.nobody_is_overtaken,
 )
 
 
@@ -74,9 +79,9 @@ class Operation:
     """What the actor does, behind what was there before.
 
     `anew`: it begins another sale, which knows no answers; `hooks`: events are sent to a receiver; `bank`: refunds are
-    made at a provider; `office`: the actor stands for offices, and does in them what concerns all items; `long`: it has
-    so many steps that not all faults are tried; `patience_s`: for how long a request may wait; `look`: what must be so
-    in the end, if that can be said.
+    made at a provider; `office`: the actor stands for offices, and does in them what concerns all items; `basket`: it
+    is about two items; `long`: it has so many steps that not all faults are tried; `patience_s`: for how long a request
+    may wait; `look`: what must be so in the end, if that can be said.
     """
 
     act: "Callable[[SalePlay], Awaitable[None]]"
@@ -85,6 +90,7 @@ class Operation:
     hooks: bool = False
     bank: bool = False
     office: bool = False
+    basket: bool = False
     long: bool = False
     patience_s: float = _PURCHASE_S
     between: tuple[str, ...] = ("hold", "restock", "new sale")
@@ -129,6 +135,16 @@ class SalePlay(Play):
         """The item."""
         return "item" + self.name.replace("/", "-")
 
+    @property
+    def skus(self) -> list[str]:
+        """The item, and the other one of a basket."""
+        return [self.sku, self.other] if self.operation.basket else [self.sku]
+
+    @property
+    def other(self) -> str:
+        """The other item of a basket, whose name comes later."""
+        return f"{self.sku}-too"
+
     async def set_up(self) -> None:
         """See `Play`."""
         self.known = Known()
@@ -144,8 +160,8 @@ class SalePlay(Play):
 
     async def _open_others(self) -> None:
         """Open all but the actor: the receiver of events, the bank with the payments that it knows, and B."""
-        self._hook = await asyncio.start_server(self._receive, "127.0.0.1", 0)
-        self.hook = self._hook.sockets[0].getsockname()[1]
+        receiver = Receiver((), 0, time.monotonic, self.known.deliveries.append, self._answers)
+        self.hook = await receiver.open(["127.0.0.1"])
         if self.operation.bank:
             self.bank = Bank(late_s=2 * TIMEOUT_S)
             self.bank.payments = self.known.payments
@@ -225,11 +241,14 @@ class SalePlay(Play):
             if isinstance(command, Purchase | Hold):
                 wish = getattr(command, "ref", None) or command.key or command.buyer or ""
                 about |= {"wish": wish, "buyer": command.buyer, "quantity": command.quantity}
+                if lines := dict(getattr(command, "lines", ())):
+                    about["items"] = {command.sku: command.quantity, **lines}
             else:
                 about["order"] = str(OrderId(command.sku, command.number, command.secret))  # type: ignore[union-attr]
-            about |= {name: getattr(command, name, None) for name in ("key", "amount", "restock")}
+            about |= {name: getattr(command, name, None) for name in ("key", "amount", "restock", "line", "units")}
+            about["wait"] = getattr(command, "wait", False)
             about["payment"] = getattr(command, "payment_ref", None)
-            who = "a" if sale is not self.b else "b"
+            who = ACTOR if sale is not self.b else "b"
             at = {"sent_at": sent_at, "done_at": time.monotonic(), "instance": who, "status": status}
             call = Call(**{"verb": _VERBS[type(command)], "sku": command.sku} | about | at | fields)
             self.known.calls.append(call)
@@ -251,6 +270,7 @@ class SalePlay(Play):
             outcome=str(answer.outcome),
             told=str(answer.order) if answer.order else None,
             refund=answer.refund,
+            refused=answer.line,
             replayed=answer.replayed,
         )
         return answer
@@ -355,7 +375,7 @@ class SalePlay(Play):
     async def _the_same_again(self) -> None:
         for command in self.known.asked:
             key = getattr(command, "key", None)
-            told = [one for one in self.known.calls if (one.status, one.instance, one.key) == (200, "a", key)]
+            told = [one for one in self.known.calls if (one.status, one.instance, one.key) == (200, ACTOR, key)]
             before = told[0] if told else None
             by = self.b
             keyed = getattr(command, "key", None) is not None
@@ -371,31 +391,36 @@ class SalePlay(Play):
                 )
 
     async def _expire(self) -> None:
-        """Nothing stays held whose time is up."""
-        with contextlib.suppress(*EXPECTED):
-            level = await self.b.store.level(self.sku)
-            if level.due_in_s is not None and level.due_in_s <= 0:
-                await self.b.shop.give_back(self.sku)
-                level = await self.b.store.level(self.sku)
-                if level.due_in_s is not None and level.due_in_s <= 0:
-                    self.violated("a hold that has run out is not given back")
+        """Nothing stays held whose time is up, and who waits is next."""
+        for sku in self.skus:
+            with contextlib.suppress(*EXPECTED):
+                level = await self.b.store.level(sku)
+                due = level.due_in_s is not None and level.due_in_s <= 0
+                if due or 0 < level.wants <= level.stock:
+                    await self.b.shop.give_back(sku)
+                    level = await self.b.store.level(sku)
+                    if level.due_in_s is not None and level.due_in_s <= 0:
+                        self.violated("a hold that has run out is not given back")
 
     async def _books(self) -> None:
-        store = self.b.store
-        try:
-            level = await store.level(self.sku)
-        except StockError as error:
-            if not (self.operation.anew or self.known.anew):
-                self.violated(f"the item can't be read: {error}")
-            return
-        journal, kept = await journal_of(store, self.sku), await kept_of(store, self.sku)
+        store, levels = self.b.store, dict[str, Level]()
+        journal, kept = list[Entry](), list[Kept]()
         anew = self.operation.anew or self.known.anew
-        initial = level.initial or 0
-        flow = Flow(Item(self.sku, initial), 0, 0, 0, PRICE)
-        calls = [call for call in self.known.calls if call.sku == self.sku]
-        setup = Setup((), 2, TTL_S, PATIENCE_S, "", "", "fence", 0, (), flows=(flow,))
+        for sku in self.skus:
+            try:
+                levels[sku] = await store.level(sku)
+            except StockError as error:
+                if not anew:
+                    self.violated(f"the item can't be read: {error}")
+                return
+            journal += await journal_of(store, sku)
+            kept += await kept_of(store, sku, journal)
+        flows = tuple(Flow(Item(sku, level.initial or 0), 0, 0, 0, PRICE) for sku, level in levels.items())
+        calls = [call for call in self.known.calls if call.sku in self.skus]
+        setup = Setup((), 2, TTL_S, PATIENCE_S, "", "", "fence", 0, (), flows=flows)
         history = History(setup, calls=[] if anew else calls, deliveries=self.known.deliveries)
-        end = End((), (), journal=tuple(journal), kept=tuple(kept))
+        left = [Left(sku, one.stock, one.held, one.lucky, one.initial) for sku, one in levels.items()]
+        end = End(tuple(left), journal=tuple(journal), kept=tuple(kept))
         if self.operation.hooks and not anew:
             for violation in chain(judge_events.all_delivered(history, end), judge_events.in_order(history)):
                 self.violated(violation.replace(self.sku, "ITEM"))
@@ -405,15 +430,12 @@ class SalePlay(Play):
                 self.violated(violation.replace(self.sku, "ITEM"))
         for violation in () if anew else _undecided(calls, journal):
             self.violated(violation)
-        moved = [sum(units) for units in zip(*((one.stock, one.held, one.lucky) for one in journal), strict=True)]
-        has = (level.stock, level.held, level.lucky)
-        if has != (should := (initial + moved[0], *moved[1:]) if journal else (initial, 0, 0)):
-            self.violated(f"the item has {has}, and {should} by its journal")
-        due = None if level.due_in_s is None else round((level.now or 0.0) + level.due_in_s, 3)
-        if due != (
-            ends := min((round(one.shown["pay_by"], 3) for one in kept if one.shown["state"] == "held"), default=None)
-        ):
-            self.violated(f"the first hold runs out at {ends}, and the store has {due}")
+        for sku, level in levels.items():
+            due = None if level.due_in_s is None else round((level.now or 0.0) + level.due_in_s, 3)
+            held = [one.shown for one in kept if one.order.startswith(f"{sku}~") and one.shown["state"] == "held"]
+            if due != (ends := min((round(one["pay_by"], 3) for one in held), default=None)):
+                self.violated(f"the first hold runs out at {ends}, and the store has {due}")
+        initial = levels[self.sku].initial
         units = {_UNITS + self.known.added, _UNITS + self.known.added + self.known.adds}
         if not anew and initial not in units:
             self.violated(f"there are {initial} units, and {units} should be")
@@ -424,24 +446,9 @@ class SalePlay(Play):
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take the events that come on a connection, and note them."""
-        with contextlib.suppress(OSError, EOFError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                lines = dict(line.split(": ", 1) for line in head.strip().split("\r\n")[1:])
-                body, at = await reader.readexactly(int(lines["content-length"])), time.monotonic()
-                event = json.loads(body)
-                data, happened_at = event["data"], datetime.fromisoformat(event["timestamp"]).timestamp()
-                own = {name: data.get(name) for name in ("order", "number", "quantity", "buyer")}
-                about = {"event": event["type"].removeprefix("order."), "payment": data.get("payment_ref")}
-                about["facts"] = {name: value for name, value in data.items() if name not in own}
-                rest = {"body": body.decode(), "happened_at": happened_at, **about}
-                status = 500 if len(self.known.deliveries) == 1 else 200  # the second one is refused, and comes again
-                self.known.deliveries.append(Delivery("", at, at, status, lines["webhook-id"], **own, **rest))
-                writer.write(f"HTTP/1.1 {status} \r\nContent-Length: 0\r\n\r\n".encode())
-                await writer.drain()
-        writer.transport.abort()
+    def _answers(self) -> int:
+        """Refuse the second event, which then comes again."""
+        return 500 if len(self.known.deliveries) == 1 else 200
 
     @property
     def taken(self) -> set[str]:
@@ -536,18 +543,20 @@ class SalePlay(Play):
         return self.known.orders[0]
 
     async def stock(self, **terms: Any) -> None:
-        """Put the item on sale."""
-        await self.b.stock.set_stock(self.sku, _UNITS, new_sale=True, terms=terms)
+        """Put the item on sale; both, if there are two."""
+        for sku in self.skus:
+            await self.b.stock.set_stock(sku, _UNITS, new_sale=True, terms=terms)
 
     async def hold(self, ref: str = "first") -> None:
         """Have a hold."""
-        answer = await self.ask(self.b, Hold(2, self.sku, "ann", f"key-{ref}", ref, proven=True))
+        lines = ((self.other, 1),) if self.operation.basket else ()
+        answer = await self.ask(self.b, Hold(2, self.sku, "ann", f"key-{ref}", ref, proven=True, lines=lines))
         assert answer.order is not None  # noqa: S101 - it was held
         self.known.orders.append(answer.order)
 
     def confirm(self, payment: str = "payment", key: str | None = None) -> Confirm:
         """Pay the order."""
-        return Confirm(*self.order, payment, 2 * PRICE, "EUR", key)
+        return Confirm(*self.order, payment, (2 + self.operation.basket) * PRICE, "EUR", key)
 
 
 def _undecided(calls: list[Call], journal: list[Entry]) -> Iterator[str]:
@@ -619,6 +628,39 @@ async def _owed(play: SalePlay) -> None:
     await play.ask(play.b, play.confirm("second"))
 
 
+async def _beside(play: SalePlay) -> None:
+    """Somebody holds one of the items, and not the other."""
+    await _priced(play)
+    await play.ask(play.b, Hold(2, play.other, "cy", "key-cy", "cy", proven=True))
+
+
+async def _in_line(play: SalePlay) -> None:
+    """All units are held, two of them by Ann, and two buyers wait."""
+    await _held(play)
+    await play.ask(play.b, Hold(_UNITS - 2, play.sku, "all", "key-all", "all", proven=True))
+    for buyer, units in (("wil", 1), ("xia", 2)):
+        wait = Hold(units, play.sku, buyer, f"key-{buyer}", buyer, proven=True, wait=True)
+        answer = await play.ask(play.b, wait)
+        assert answer.order is not None  # noqa: S101 - it waits
+        play.known.orders.append(answer.order)
+
+
+async def _in_line_behind_what_ran_out(play: SalePlay) -> None:
+    """Both units that Ann held have run out, and were not given back; two buyers wait for them."""
+    await play.stock(**_BRIEF)
+    await play.ask(play.b, Hold(_UNITS - 2, play.sku, "all", "key-all", "all", proven=True))
+    await play.ask(play.b, Confirm(*(await _order_of(play, "all")), "all", (_UNITS - 2) * PRICE, "EUR"))
+    await play.hold()
+    for buyer, units in (("wil", 1), ("xia", 2)):
+        await play.ask(play.b, Hold(units, play.sku, buyer, f"key-{buyer}", buyer, proven=True, wait=True))
+    while ((await play.b.store.level(play.sku)).due_in_s or 0) > 0:  # noqa: ASYNC110 - by the store's clock
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _order_of(play: SalePlay, buyer: str) -> OrderId:
+    return next(one.id for one in await play.b.store.orders(play.sku, limit=100) if one.buyer == buyer)
+
+
 async def _owed_in_two_ways(play: SalePlay) -> None:
     """A second payment, and a part of the first one."""
     await play.stock(price=PRICE, currency="EUR")
@@ -687,6 +729,38 @@ async def _stop(play: SalePlay) -> None:
 async def _hold(play: SalePlay) -> None:
     """Hold two units."""
     await play.do(Hold(2, play.sku, "bob", "bobs-key", "bobs", proven=True))
+
+
+async def _hold_basket(play: SalePlay) -> None:
+    """Hold two items in one order."""
+    lines = ((play.other, 2),)
+    await play.do(Hold(2, play.sku, "bob", "bobs-key", "bobs", proven=True, lines=lines))
+
+
+async def _cancel_line(play: SalePlay) -> None:
+    """Give back the second line, and then the rest."""
+    await play.do(Cancel(*play.order, key="lines-key", message="line", line=play.other))
+    await play.do(Cancel(*play.order, key="cancels-key"))
+
+
+async def _cancel_first_line(play: SalePlay) -> None:
+    """Give back the first line, of which the order keeps no units."""
+    await play.do(Cancel(*play.order, key="lines-key", message="line", line=play.sku))
+
+
+async def _refund_line(play: SalePlay) -> None:
+    """Give back the money for the second line, and sell its unit again."""
+    await play.do(Refund(*play.order, restock=True, message="line", line=play.other))
+
+
+async def _wait(play: SalePlay) -> None:
+    """Get in line, behind two others."""
+    await play.do(Hold(1, play.sku, "bob", "bobs-key", "bobs", proven=True, wait=True))
+
+
+async def _leave(play: SalePlay) -> None:
+    """Give up the first place in line."""
+    await play.do(Cancel(*play.known.orders[1], key="cancels-key"))
 
 
 async def _extend(play: SalePlay) -> None:
@@ -871,6 +945,7 @@ async def _is_anew(play: SalePlay) -> None:
         play.violated(f"an old key is answered with {answer.outcome} {answer.order}")
 
 
+_OF_BASKETS: Final = ("hold", "hold the other", "cancel", "confirm", "expire", "restock")
 _ORDERS: Final = ("hold", "cancel", "confirm", "expire", "new sale", "erase", "restock")
 OPERATIONS: Final[dict[str, Operation]] = {
     "purchase": Operation(_purchase, _unpriced, between=("buy", "restock", "new sale", "pause")),
@@ -891,6 +966,20 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "expire": Operation(_expire, _run_out, between=("confirm", "cancel", "expire", "new sale")),
     "erase": Operation(
         _erase, _paid_by_some, between=("hold", "ann holds", "new sale", "erase", "erase bea"), look=_is_erased
+    ),
+    "hold a basket": Operation(_hold_basket, _beside, basket=True, between=("hold", "hold the other", "restock")),
+    "pay for a basket": Operation(_confirm, _held, basket=True, between=_OF_BASKETS),
+    "cancel a line": Operation(_cancel_line, _held, basket=True, between=_OF_BASKETS),
+    "cancel the first line": Operation(_cancel_first_line, _held, basket=True, between=("confirm", "expire")),
+    "refund a line": Operation(_refund_line, _paid, basket=True, between=("hold the other", "refund")),
+    "expire a basket": Operation(
+        _expire, _run_out, basket=True, between=("confirm", "cancel", "expire", "expire the other")
+    ),
+    "get in line": Operation(_wait, _in_line, between=("cancel", "hold", "wait", "restock")),
+    "who waits is next": Operation(_cancel, _in_line, between=("hold", "wait", "leave", "restock", "confirm")),
+    "leave the line": Operation(_leave, _in_line, between=("cancel", "wait", "restock", "leave")),
+    "expire, and who waits is next": Operation(
+        _expire, _in_line_behind_what_ran_out, between=("hold", "wait", "confirm", "expire")
     ),
     "restock": Operation(_restock, _held, between=("hold", "new sale", "restock")),
     "load": Operation(_load, _held, between=("hold", "load", "new sale"), look=_is_loaded),
@@ -917,6 +1006,22 @@ async def _b_buys(play: SalePlay) -> None:
 
 async def _b_holds(play: SalePlay) -> None:
     await play.ask(play.b, Hold(1, play.sku, "eve", "eves-key", "eves", proven=True))
+
+
+async def _b_holds_the_other(play: SalePlay) -> None:
+    await play.ask(play.b, Hold(_UNITS - 2, play.other, "eve", "eves-key", "eves", proven=True))
+
+
+async def _b_waits(play: SalePlay) -> None:
+    await play.ask(play.b, Hold(1, play.sku, "eve", "eves-key", "eves", proven=True, wait=True))
+
+
+async def _b_leaves(play: SalePlay) -> None:
+    await play.ask(play.b, Cancel(*play.known.orders[1]))
+
+
+async def _b_expires_the_other(play: SalePlay) -> None:
+    await play.b.shop.give_back(play.other)
 
 
 async def _b_confirms(play: SalePlay) -> None:
@@ -992,6 +1097,10 @@ async def _b_removes(play: SalePlay) -> None:
 BETWEEN: Final[dict[str, Callable[[SalePlay], Awaitable[None]]]] = {
     "buy": _b_buys,
     "hold": _b_holds,
+    "hold the other": _b_holds_the_other,
+    "wait": _b_waits,
+    "leave": _b_leaves,
+    "expire the other": _b_expires_the_other,
     "confirm": _b_confirms,
     "cancel": _b_cancels,
     "refund": _b_refunds,

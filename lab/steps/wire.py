@@ -1,6 +1,8 @@
 """The wire between an actor and the servers: a proxy that counts messages, and strikes at one of them.
 
 It lives on an event loop of its own, in a thread of its own, so that it goes on when the actor's loop is over.
+The proxy of `lab.torture` is another thing: it passes bytes on that it need not understand, TLS among them, and is told
+what to do by tests and nemeses that have no loop to wait on. Here each message is named, and a strike waits for others.
 """
 
 import asyncio

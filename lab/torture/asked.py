@@ -72,10 +72,10 @@ def _prepare(real: Callable[..., Awaitable[Any]], asks: Tell) -> Any:
 
 
 def _commit(real: Callable[..., Awaitable[Any]], asks: Tell) -> Any:
-    async def commit(self: Any, fence: Fence, batches: Mapping[str, Batch]) -> Any:
+    async def commit(self: Any, fence: Fence, batches: Mapping[str, Batch], together: Any = ()) -> Any:
         name = next(iter(batches.values())).batch_id if batches else ""
         answered = asks("commit", fence, name, {sku: one.seen.stock for sku, one in batches.items()})
-        answers = await real(self, fence, batches)
+        answers = await real(self, fence, batches, together)
         answered(answers)
         return answers
 

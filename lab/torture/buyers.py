@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import httpx
 
-from lab.torture.history import UNKNOWN, Attempt, Item, Theft
+from lab.torture.history import UNKNOWN, Call, Item, Theft
 
 AGAIN_S: Final = 0.2  # after a connection that failed
 _KEYLESS: Final = 0.25  # share of the buyers
@@ -126,7 +126,7 @@ class Crowd(Visitors):
         items: Sequence[Item],
         seed: int,
         clock: Callable[[], float],
-        told: Callable[[Attempt | Theft], None],
+        told: Callable[[Call | Theft], None],
         *,
         patience_s: tuple[float, ...],
         once_more_s: float = 1.5,
@@ -175,7 +175,7 @@ class Crowd(Visitors):
             # A buyer with an answer asks once more, elsewhere: the answer must be the same.
             await self._rest(self._once_more_s)
             await self._until_told(wish, self._another(actor))
-            if attempt.order is not None and self._ways.random() < self._thieves:
+            if attempt.told is not None and self._ways.random() < self._thieves:
                 await self._steal(wish, self._another(actor))
 
     async def _steal(self, wish: Wish, actor: Seller) -> None:
@@ -188,7 +188,7 @@ class Crowd(Visitors):
             status, said = 0, type(error).__name__
         self._told(Theft(wish.name, wish.sku, actor.name, round(self._clock(), 4), status, said))
 
-    async def _until_told(self, wish: Wish, actor: Seller | None = None) -> tuple[Seller, Attempt] | None:
+    async def _until_told(self, wish: Wish, actor: Seller | None = None) -> tuple[Seller, Call] | None:
         """Return the instance that answered, and the answer; None if there is nobody left to ask."""
         actor = actor or self._ways.choice(self._actors)
         while True:
@@ -200,16 +200,14 @@ class Crowd(Visitors):
             await self._pause(attempt.retry_after)
             actor = self._another(actor)
 
-    async def _ask(self, actor: Seller, wish: Wish) -> Attempt:
+    async def _ask(self, actor: Seller, wish: Wish) -> Call:
         sent_at = self._clock()
 
-        def told(status: int, **fields: object) -> Attempt:
-            at = {"sent_at": round(sent_at, 4), "done_at": round(self._clock(), 4)}
-            given: dict[str, object] = {"wish": wish.name, "key": wish.key, "sku": wish.sku, "buyer": wish.buyer}
-            given |= {"quantity": wish.quantity, "instance": actor.name}
-            attempt = Attempt(**given | at | {"status": status} | fields)  # type: ignore[arg-type]
-            self._told(attempt)
-            return attempt
+        def told(status: int, **fields: Any) -> Call:
+            about = "buy", wish.key or wish.buyer, wish.sku, wish.buyer, wish.quantity, actor.name
+            call = Call(*about, round(sent_at, 4), round(self._clock(), 4), status, wish.key, **fields)
+            self._told(call)
+            return call
 
         try:
             answer = await self._http.post(f"{actor.url}/stock/reduce", **_request(wish))
@@ -221,13 +219,8 @@ class Crowd(Visitors):
         try:
             body = answer.json()
             if answer.status_code == 200:
-                return told(
-                    200,
-                    outcome=body["outcome"],
-                    granted=body["quantity"],
-                    order=body.get("order"),
-                    replayed=body["replayed"],
-                )
+                said = {"told": body.get("order"), "shown": {"quantity": body["quantity"]}}
+                return told(200, outcome=body["outcome"], replayed=body["replayed"], **said)
             return told(answer.status_code, retry_after=answer.headers.get("retry-after"), error=body["type"])
         except (ValueError, KeyError, TypeError):
             return told(answer.status_code, error="not an answer of ours")

@@ -1,6 +1,6 @@
 """The events of a run, as one JSON object a line, so that it can be judged again, by us or by others.
 
-All moments are in seconds since the run began. `kind` says what a line is: the setup first, then attempts, looks,
+All moments are in seconds since the run began. `kind` says what a line is: the setup first, then calls, looks,
 counts and faults as they happened, the end last.
 """
 
@@ -24,13 +24,19 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """An item whose units are held and then paid, and for how long; `price` of a unit, in minor units of a currency."""
+    """An item whose units are held and then paid, and for how long; `price` of a unit, in minor units of a currency.
+
+    `basket`: whether it may be in one order with the others of which that is so; `group`: the units that a buyer may
+    have of all items that have this number, 0 for any.
+    """
 
     item: Item
     hold_s: float
     pay_s: float
     grace_s: float
     price: int
+    basket: bool = False
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +66,6 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A request of a buyer and its answer. `status` is 0 when no answer came: `error` says why.
-
-    `wish`: the same for all attempts at one purchase; `key`: its idempotency key, if it has one; `granted`: the
-    quantity in the answer.
-    """
-
-    wish: str
-    key: str | None
-    sku: str
-    buyer: str
-    quantity: int
-    instance: str
-    sent_at: float
-    done_at: float
-    status: int
-    outcome: str | None = None
-    granted: int | None = None
-    order: str | None = None
-    replayed: bool = False
-    retry_after: str | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Theft:
     """A request with the key of another buyer's order, for the same quantity, and its answer. `status`: 0 for none."""
 
@@ -98,12 +79,14 @@ class Theft:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request of the flow from hold to payment, and its answer. `status` is 0 when no answer came: `error` says why.
+    """A request of a buyer, a payer or the shop, and its answer. `status` is 0 when no answer came: `error` says why.
 
-    `verb`: buy, hold, look, confirm, extend, cancel or refund; `wish`: the buyer's visit, the shop's own number of a
-    hold; `order`: the order that the request is about; `told`: the order in the answer; `refund`: the payment to give
-    back; `shown`: all that the answer shows of the order; `wait`: whether a hold gets in line; `outcome`: that of a
-    look is the order's state.
+    `verb`: buy, hold, look, confirm, extend, cancel or refund; `wish`: the buyer's visit, the same for all requests
+    for one order: the shop's own number of a hold, a purchase's key, or the buyer of one without a key; `order`: the
+    order that the request is about; `told`: the order in the answer; `refund`: the payment to give back; `shown`: all
+    that the answer shows of the order; `wait`: whether a hold gets in line; `outcome`: that of a look is the order's
+    state. `items`: all lines of a basket, which stands at `sku`; `line` and `units`: the part that is cancelled or
+    refunded; `refused`: the line of a basket that could not be had.
     """
 
     verb: str
@@ -121,9 +104,13 @@ class Call:
     amount: int | None = None
     restock: bool | None = None
     wait: bool = False
+    items: dict[str, int] = field(default_factory=dict)
+    line: str | None = None
+    units: int | None = None
     outcome: str | None = None
     told: str | None = None
     refund: str | None = None
+    refused: str | None = None
     replayed: bool = False
     retry_after: str | None = None
     error: str | None = None
@@ -156,8 +143,11 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """A reader's view of an item of the flow. `due_in_s`: when the first hold is over; below 0: since when it is."""
+class Look:
+    """A reader's view of an item in the store: asked for at `asked_at`, answered at `at`.
+
+    `due_in_s`: when the first hold is over; below 0: since when it is.
+    """
 
     asked_at: float
     at: float
@@ -166,17 +156,6 @@ class Glance:
     held: int
     lucky: int
     due_in_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A reader's view of an item in the store: asked for at `asked_at`, answered at `at`."""
-
-    asked_at: float
-    at: float
-    stock: int
-    lucky: int
-    sku: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,28 +305,11 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class SoldOrder:
-    """An order in the store. Orders of one item are in write order.
-
-    `epoch`: that of its token; an operator who unfences the item begins the next one.
-    """
-
-    id: str
-    quantity: int
-    buyer: str | None
-    key: str | None
-    instance: str
-    token: int
-    batch: str
-    sku: str = "default"
-    epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the journal of an item of the flow; the units are what it adds to those left, held and sold.
+    """An entry of the journal of an item; the units are what it adds to those left, held and sold.
 
-    `at`: when it was written, in seconds since 1970, by the store's clock.
+    `at`: when it was written, in seconds since 1970, by the store's clock; `epoch`: that of its token: an operator who
+    unfences the item begins the next one.
     """
 
     sku: str
@@ -366,11 +328,12 @@ class Entry:
     lucky: int
     facts: dict[str, Any] = field(default_factory=dict)
     at: float = 0.0
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How an order of the flow stands, as the store has it.
+    """How an order stands, as the store has it.
 
     `events`: how many it has had, by its record; `shown`: all that its buyer is shown of it.
     """
@@ -398,38 +361,39 @@ class Cents:
 class Left:
     """The rest of an item at the end."""
 
+    sku: str
     stock: int
+    held: int
     lucky: int
     initial: int | None
-    sku: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The state at the end: the stock, the orders, and what was left behind on the lock's servers.
+    """The state at the end: what is left of the items, and what was left behind on the lock's servers.
 
-    `unreadable`: why items can't be read, or changed; `journal` and `kept`: of the flow's items, in the order in which
-    they were written; `drops` and `bought`: the rest of the drops, and their orders.
+    `unreadable`: why items can't be read, or changed; `journal` and `kept`: their events and orders, in the order in
+    which they were written.
     """
 
-    left: tuple[Left, ...]
-    orders: tuple[SoldOrder, ...]
+    left: tuple[Left, ...] = ()
     queue: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     journal: tuple[Entry, ...] = ()
     kept: tuple[Kept, ...] = ()
-    drops: tuple[Left, ...] = ()
-    bought: tuple[SoldOrder, ...] = ()
 
 
 @dataclass(slots=True)
 class History:
-    """A whole run. `bids`, `seen`, `announced`: the attempts at drops, the looks, the deliveries about them."""
+    """A whole run. `attempts`: the calls for items that are sold at once; `calls`: those of the flow.
+
+    `bids`, `seen`, `announced`: the calls for drops, the looks, the deliveries about them.
+    """
 
     setup: Setup
-    attempts: list[Attempt] = field(default_factory=list)
-    bids: list[Attempt] = field(default_factory=list)
+    attempts: list[Call] = field(default_factory=list)
+    bids: list[Call] = field(default_factory=list)
     seen: list[Look] = field(default_factory=list)
     thefts: list[Theft] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
@@ -442,7 +406,6 @@ class History:
     faults: list[Fault] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    glances: list[Glance] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     announced: list[Delivery] = field(default_factory=list)
     stands: list[Stand] = field(default_factory=list)
@@ -451,13 +414,20 @@ class History:
     cents: list[Cents] = field(default_factory=list)
     end: End | None = None
 
+    @property
+    def drops(self) -> set[str]:
+        """The items of which new sales begin all the time."""
+        return {item.sku for item in self.setup.drops}
+
     def add(self, event: "Event") -> None:
         """Add an event."""
-        drops = {item.sku for item in self.setup.drops}
+        drops = self.drops
         if isinstance(event, End):
             self.end = event
-        elif isinstance(event, Attempt) and event.sku in drops:
+        elif isinstance(event, Call) and event.sku in drops:
             self.bids.append(event)
+        elif isinstance(event, Call) and event.sku in {item.sku for item in self.setup.items}:
+            self.attempts.append(event)
         elif isinstance(event, Look) and event.sku in drops:
             self.seen.append(event)
         elif isinstance(event, Delivery) and event.order.partition("~")[0] in drops:
@@ -467,8 +437,7 @@ class History:
 
 
 Event = (
-    Attempt
-    | Theft
+    Theft
     | Look
     | Restock
     | Pause
@@ -479,7 +448,6 @@ Event = (
     | Fault
     | Count
     | Call
-    | Glance
     | Delivery
     | Stand
     | Late
@@ -489,7 +457,6 @@ Event = (
 )
 
 _LISTS: Final[dict[type[Any], str]] = {
-    Attempt: "attempts",
     Theft: "thefts",
     Look: "looks",
     Restock: "restocks",
@@ -501,7 +468,6 @@ _LISTS: Final[dict[type[Any], str]] = {
     Fault: "faults",
     Count: "counts",
     Call: "calls",
-    Glance: "glances",
     Delivery: "deliveries",
     Stand: "stands",
     Late: "lates",
@@ -510,7 +476,6 @@ _LISTS: Final[dict[type[Any], str]] = {
 }
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
-    "attempt": Attempt,
     "theft": Theft,
     "look": Look,
     "restock": Restock,
@@ -522,7 +487,6 @@ _KINDS: dict[str, type[Any]] = {
     "fault": Fault,
     "count": Count,
     "call": Call,
-    "glance": Glance,
     "delivery": Delivery,
     "stand": Stand,
     "late": Late,
@@ -572,13 +536,10 @@ def parse(lines: Iterable[str]) -> History:
             history = History(Setup(**fields | lists | {"items": items, "flows": flows, "drops": drops}))
             continue
         if kind == "end":
-            for name in ("left", "drops"):
-                fields[name] = tuple(Left(**left) for left in fields.get(name, ()))
-            for name in ("orders", "bought"):
-                fields[name] = tuple(SoldOrder(**order) for order in fields.get(name, ()))
+            fields["left"] = tuple(Left(**left) for left in fields["left"])
             fields |= {name: tuple(fields[name]) for name in ("queue", "leases", "unreadable")}
-            fields["journal"] = tuple(Entry(**entry) for entry in fields.get("journal", ()))
-            fields["kept"] = tuple(Kept(**kept) for kept in fields.get("kept", ()))
+            fields["journal"] = tuple(Entry(**entry) for entry in fields["journal"])
+            fields["kept"] = tuple(Kept(**kept) for kept in fields["kept"])
         history.add(_KINDS[kind](**fields))
     if history is None:
         raise ValueError("an empty history")

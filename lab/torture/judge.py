@@ -18,12 +18,10 @@ from lab.torture import (
     judge_money,
     judge_protocol,
     judge_readings,
-    judge_sale,
     judge_service,
 )
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
-from lab.torture.judge_sale import Evidence
 
 # Fields of what a run has recorded that no rule reads; a test keeps this list.
 UNREAD: Final = frozenset[str]()
@@ -77,54 +75,44 @@ def judge(history: History) -> list[Finding]:
 def _judge(history: History) -> list[Finding]:
     if (end := history.end) is None:
         raise ValueError("the history has no end: the run was not finished, so there is nothing to judge")
-    evidence = Evidence(history, end)
-    counts = Counter("sold" if one[0].outcome == "sold" else "refused" for one in evidence.told.values())
-    orders, answers = f"{len(end.orders)} orders", f"{len(history.attempts)} requests"
-    purchases = f"{counts['sold']} sold, {counts['refused']} refused"
-    looks = f"{len(history.looks)} looks, {len(history.restocks)} restocks"
-    within, asked = f"{history.setup.recovery_s:g} s", f"{len(history.asked)} requests"
+    money = Money(history, end)
     struck = [fault for fault in history.faults if fault.struck]
-    grants = f"{len(history.beliefs)} grants"
     excused = [name for name in history.setup.known if any(fault.name == name for fault in struck)]
+    grants, events = f"{len(history.beliefs)} grants", f"{len(end.journal)} events"
     but = f"{grants}, not after {', '.join(excused)}" if excused else grants
     long = f"{grants}, {judge_locks.long_holds(history)} longer than a TTL"
+    within, asked = f"{history.setup.recovery_s:g} s", f"{len(history.asked)} requests"
     calm = f"{judge_service.peace_s(history):.0f} s of peace"
-    longest = f"longest {max(judge_service.waits(evidence), default=0.0):.1f} s"
-    again = f"{sum(len(answers) - 1 for answers in evidence.told.values())} asked again"
+    longest = f"longest {max(judge_service.waits(history), default=0.0):.1f} s"
     faults, stands = f"{len(struck)} faults", f"{len(history.stands)} last stands"
     thefts, told = f"{len(history.thefts)} tried", f"{len(history.readings)} answers"
     return [
-        _check("I1", "stock + lucky changes only when units are added", looks, judge_sale.adds_up, evidence),
-        _check("I1, I4", "what is seen is not behind what was said", looks, judge_sale.seen_after_told, evidence),
-        _check("I2", "lucky is what the orders add up to; a key has one", orders, judge_sale.orders_agree, evidence),
-        _check("I2", "the order of the sales explains when each was told", orders, judge_sale.in_time, evidence),
-        _check("I2", "nobody has more than the limit", orders, judge_sale.limits_kept, evidence),
-        _check("I3", "nothing is left unsold to those who wanted it", purchases, judge_sale.nothing_unsold, evidence),
-        _check("I4", 'who was told "sold" has that order; nobody else', purchases, judge_sale.answers_kept, evidence),
-        _check("I4", "who asks again hears the same; no answer was untrue", again, judge_sale.asked_again, evidence),
-        _check("I4", "nobody learns of an order by another's key", thefts, judge_sale.keys_are_their_buyers, history),
-        _check("I4", "no order without a request", orders, judge_sale.wanted, evidence),
+        *_of_orders(money),
+        _check("I4", "nobody learns of an order by another's key", thefts, judge_money.keys_are_their_buyers, history),
         _check("I5", "two never believe that they own one lock", but, judge_locks.exclusive, history),
         _check("I5", "a grant's token is higher than the one before", grants, judge_locks.tokens_grow, history),
         _check("I6", "in peace nobody loses a lock", long, judge_locks.kept_in_peace, history),
-        _check("I6", "nothing is left in the queue, and no lease", "the end", judge_locks.left_nothing, evidence),
-        _check("I7, I8", "tokens never decrease from order to order", orders, judge_locks.orders_in_order, evidence),
-        _check("I7", "an order has a grant, a grant one instance", orders, judge_locks.grants_have_one_owner, evidence),
+        _check("I6", "nothing is left in the queue, and no lease", "the end", judge_locks.left_nothing, end),
+        _check(
+            "I7, I8", "tokens never decrease from event to event", events, judge_locks.orders_in_order, history, end
+        ),
+        _check(
+            "I7", "an event has a grant, and a grant one owner", events, judge_locks.grants_have_one_owner, history, end
+        ),
         _check("I7", "what the store said is a run of the model", asked, judge_protocol.keeps_its_rule, history),
         _check("I7", "in peace nobody is fenced off", calm, judge_service.not_fenced_in_peace, history),
         _check("I2", "all readers are told numbers that add up", told, judge_readings.are_right, history, end),
-        _check("", "answers are 200 or 503; in the end all are decided", answers, judge_sale.decided, evidence),
         _check("", "in peace no connection is cut", calm, judge_service.not_cut_in_peace, history),
-        _check("", "in peace nobody waits for long", longest, judge_service.nobody_waits, evidence),
+        _check("", "in peace nobody waits for long", longest, judge_service.nobody_waits, history),
         _check("I7", "an instance notices a late or lost commit", faults, judge_service.harm_noticed, history),
         _check("", f"sales go on within {within} of a fault", faults, judge_service.goes_on, history),
         _check(
             "", f"in a last stand the rest goes on within {STAND_S:g} s", stands, judge_service.stands, history, STAND_S
         ),
         _check("", f"each sells again within {within}", faults, judge_service.each_sells_again, history),
-        _check("", f"{OF_THE_RUN}all this", _struck(history), tested, evidence),
+        _check("", f"{OF_THE_RUN}all this", _struck(history), tested, money),
         *_of_drops(history),
-        *(_of_money(history) if history.setup.flows else ()),
+        *(_of_money(money) if history.setup.flows else ()),
         *(_of_cents(history) if history.cents else ()),
     ]
 
@@ -152,36 +140,46 @@ def _of_drops(history: History) -> Iterator[Finding]:
             yield _check("I1", promise, looked_at, rule, history)
 
 
-def _of_money(history: History) -> list[Finding]:
-    end = history.end
-    assert end is not None  # noqa: S101 - see `judge`
-    money = Money(history, end)
-    events, calls = f"{len(end.journal)} events", f"{len(money.told)} answers"
-    looks, payments = f"{len(history.glances)} looks", f"{len(money.places)} payments"
-    both, prices = f"{events}, {looks}", f"{len(history.prices)} prices"
-    told, closed = f"{len(history.deliveries)} deliveries", f"{len(history.pauses)} pauses"
+def _of_orders(money: Money) -> list[Finding]:
+    """Judge all orders: a purchase is one that has one event."""
+    events, calls = f"{len(money.entries)} events", f"{len(money.told)} answers"
+    looks = f"{len(money.history.looks)} looks, {len(money.history.restocks)} restocks"
     return [
-        _check("M1", "no unit is in two places, after each event", both, judge_money.units_in_one_place, money),
-        _check("M1", "each order's events are a path to its end", events, judge_money.orders_live_once, money),
-        _check("M1", "how an order stands is what its events say", events, judge_money.records_agree, money),
+        _check("I1, M1", "no unit is in two places, after each event", events, judge_money.units_in_one_place, money),
+        _check("I1, I4", "what is seen is what the events say", looks, judge_money.seen_as_it_was, money),
+        _check("I2, M1", "each order's events are a path to its end", events, judge_money.orders_live_once, money),
+        _check("I2, M1", "how an order stands is what its events say", events, judge_money.records_agree, money),
+        _check("I2, M2", "nobody has more than the limit", events, judge_money.limits_kept, money),
+        _check("I3, M5", "first come, first served", calls, judge_money.first_come, money),
+        _check("I4, M4", "what buyers and payers are told is true", calls, judge_money.answers_true, money),
+        _check("I4, M4", "an order is shown as it stood", calls, judge_money.shown_as_it_stood, money),
+        _check("I4", "who asks again hears the same; no answer was untrue", calls, judge_money.asked_again, money),
+        _check("I4, M5", "nothing happens to an order unasked", events, judge_money.wanted, money),
+        _check("", "answers are 200 or 503; in the end all are decided", calls, judge_money.decided, money),
+    ]
+
+
+def _of_money(money: Money) -> list[Finding]:
+    """Judge what only an order has that is held and paid."""
+    history, end = money.history, money.end
+    events, calls = f"{len(money.entries)} events", f"{len(money.told)} answers"
+    looks, payments = f"{len(history.looks)} looks", f"{len(money.places)} payments"
+    told, prices = f"{len(history.deliveries)} deliveries", f"{len(history.prices)} prices"
+    closed = f"{len(history.pauses)} pauses"
+    return [
+        _check("M1", "all lines of a basket go one way", events, judge_money.lines_stand_together, money),
         _check("M1 to M4", "the journal is a run of the model", events, judge_model.is_a_run, history),
-        _check("M2", "held units count for a buyer's limit", events, judge_money.limits_kept, money),
         _check("M3", "no hold expires before its end", events, judge_money.nobody_is_cut_short, money),
         _check("M3", "everybody has the time that they were told", told, judge_money.everybody_has_their_time, money),
         _check("M3", "every hold ends", looks, judge_money.every_hold_ends, money),
-        _check("M4", "what buyers and payers are told is true", calls, judge_money.answers_true, money),
         _check("M4", "amounts and refunds are what was said", calls, judge_money.facts_told, money),
-        _check("M4", "an order is shown as it stood", calls, judge_money.shown_as_it_stood, money),
         _check("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept, money),
-        _check("M5", "first come, first held", calls, judge_money.first_come, money),
         _check("M5", "nobody is overtaken who waits in line", events, judge_money.nobody_is_overtaken, money),
         _check("M5", "in a pause, or outside of the hours, nothing begins", closed, judge_money.pauses_kept, money),
         _check("M4", "a hold is at a price that was in force", prices, judge_money.prices_kept, money),
-        _check("M5", "nothing happens to an order unasked", events, judge_money.wanted, money),
         _check("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered, history, end),
         _check("M6", "an order's events come in order", told, judge_events.in_order, history),
         _check("M6", "in peace an item's events come from one sender", told, judge_events.one_sends, history),
-        _check("", "each payment has an answer in the end", calls, judge_money.decided, money),
         _check("", f"{OF_THE_RUN}holds", payments, judge_money.tested, money),
     ]
 
@@ -202,8 +200,8 @@ def branches(history: History) -> dict[str, int]:
         "in doubt, not committed": counted['batches_resolved_total{result="not_committed"}'],
         "expired in the queue": sum(one.error == "urn:seckill:not-decided" for one in attempts),
         "outcome unknown": sum(one.error == UNKNOWN for one in attempts),
-        "sold out": sum(one.outcome == judge_sale.SOLD_OUT for one in attempts),
-        "limit reached": sum(one.outcome == judge_sale.LIMIT_REACHED for one in attempts),
+        "sold out": sum(one.outcome == judge_money.SOLD_OUT for one in attempts),
+        "limit reached": sum(one.outcome == judge_money.LIMIT_REACHED for one in attempts),
         "told again": sum(one.replayed for one in attempts),
         **of_money,
     }
@@ -214,9 +212,9 @@ def _struck(history: History) -> str:
     return f"{len(struck)} kind{'s' if len(struck) != 1 else ''} of fault"
 
 
-def tested(evidence: Evidence) -> Iterator[str]:
+def tested(money: Money) -> Iterator[str]:
     """Each fault that was asked for has struck, and each kind of buyer has come."""
-    history = evidence.history
+    history = money.history
     struck = {fault.name for fault in history.faults if fault.struck}
     for name in history.setup.nemeses:
         if name not in struck:
@@ -224,9 +222,14 @@ def tested(evidence: Evidence) -> Iterator[str]:
             yield f"{name} was asked for and has never struck: {why}"
     if not history.looks:
         yield "nobody looked at the stock"
-    if not any(answers[0].outcome == judge_sale.SOLD for answers in evidence.told.values()):
+    if not any(one.outcome == judge_money.SOLD for one in money.told):
         yield "nothing was sold"
-    if not any(len(answers) > 1 for answers in evidence.told.values()):
+    if all(sum(one.status == 200 for one in calls) < 2 for calls in money.purchases.values()):
         yield "nobody asked again"
+    refused = {one.sku for one in money.told if one.outcome == judge_money.SOLD_OUT}
+    for item in history.setup.items:
+        left = sum(one.stock for one in money.end.left if one.sku == item.sku)
+        if left > 0 and not item.limit and item.sku not in refused:
+            yield f"{left} of {item.sku} are left, and nobody was refused: too little demand to judge by"
     if not judge_locks.long_holds(history) and "everybody" in history.setup.promises:
         yield "no lock was held for longer than a TTL"

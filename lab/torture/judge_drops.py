@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lab.torture.history import UNKNOWN, Attempt, Delivery, History, SoldOrder
-from lab.torture.judge_sale import MEMORY_S, SOLD, SOLD_OUT
+from lab.torture.history import UNKNOWN, Call, Delivery, Entry, History
+from lab.torture.judge_money import MEMORY_S, SOLD, SOLD_OUT
 
 _FOR_EVER: Final = float("inf")
 
@@ -36,7 +36,7 @@ class Order:
     quantity: int
     asked: float
     told: float = _FOR_EVER
-    heard: list[Attempt] = field(default_factory=list)
+    heard: list[Call] = field(default_factory=list)
 
 
 class Drop:
@@ -53,13 +53,13 @@ class Drop:
         self.orders: dict[str, Order] = {}
         for one in self.bids:
             asked = self.first.setdefault(one.wish, one.sent_at)
-            if one.status == 200 and one.outcome == SOLD and one.order is not None:
-                order = self.orders.setdefault(one.order, Order(one.quantity, asked))
+            if one.status == 200 and one.outcome == SOLD and one.told is not None:
+                order = self.orders.setdefault(one.told, Order(one.quantity, asked))
                 order.told = min(order.told, one.done_at)
                 order.heard.append(one)
         end = history.end
-        self.left = next((one for one in end.drops if one.sku == sku), None) if end else None
-        self.kept: Sequence[SoldOrder] = [one for one in end.bought if one.sku == sku] if end else ()
+        self.left = next((one for one in end.left if one.sku == sku), None) if end else None
+        self.kept: Sequence[Entry] = [one for one in end.journal if one.sku == sku] if end else ()
 
     def sold_at_most(self, sale: Sale, by: float, besides: str) -> int:
         """Return how many units may have been sold in a sale by a moment, to others than one buyer."""
@@ -105,7 +105,7 @@ def units_kept(history: History) -> Iterator[str]:
 def forgotten(history: History) -> Iterator[str]:
     """An order is there until the next sale begins, and then nowhere: no answer speaks of it, and no key is used up."""
     for sku, drop in _drops(history):
-        last, kept = drop.sales[-1], {one.id: one for one in drop.kept}
+        last, kept = drop.sales[-1], {one.order: one for one in drop.kept}
         for name, order in drop.orders.items():
             gone = next((one for one in drop.sales[1:] if order.told <= one.begins), None)
             for bid in order.heard:
@@ -115,7 +115,7 @@ def forgotten(history: History) -> Iterator[str]:
                 yield f"{name} of {sku} is there at the end, and a new sale had forgotten it"
             if drop.left is not None and order.asked >= last.began and name not in kept:
                 yield f"{name} of {sku} was told to its buyer, and is not there"
-        wishes = {one.key or one.buyer for one in drop.bids}
+        wishes = {one.wish for one in drop.bids}
         for name, kept_order in kept.items():
             if (kept_order.key or kept_order.buyer) not in wishes:
                 yield f"{name} of {sku} is there, and nobody has asked for it"
@@ -145,6 +145,6 @@ def events_named_once(history: History) -> Iterator[str]:
             yield f"{one.id} was the name of {told[one.id].order}, and at {one.at:.2f} s that of {one.order}"
     taken = {one.order for one in history.announced if one.status == 200}
     if history.announced and history.end is not None:
-        for order in history.end.bought:
-            if order.id not in taken:
-                yield f"{order.id} is there at the end, and was never told to the shop"
+        for entry in history.end.journal:
+            if entry.sku in history.drops and entry.order not in taken:
+                yield f"{entry.order} is there at the end, and was never told to the shop"

@@ -1,7 +1,7 @@
 """The judge's demands on the events that the shop is sent: all entries of the journals, unchanged and in order."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from lab.torture.history import Delivery, End, Entry, History
@@ -15,14 +15,15 @@ _TOO_LATE_S: Final = 3.0  # beyond the fault: they were on their way
 
 def all_delivered(history: History, end: End) -> Iterator[str]:
     """Each event of the journals was taken at least once, as the journal has it, and nothing else ever came."""
-    written = _written(end)
+    journal = [one for one in end.journal if one.sku not in history.drops]
+    written = _written(journal)
     taken = {one.id for one in history.deliveries if one.status == 200}
     for name, (order, number, kind, *_) in written.items():
         if name not in taken:
             yield f"event {name}, number {number} of {order} ({kind}), was never taken"
     bodies: dict[str, str] = {}
-    should = _told(history, end)
-    moments = {f"{one.sku}~{one.entry}": one.at for one in end.journal}
+    should = _told(history, journal)
+    moments = {f"{one.sku}~{one.entry}": one.at for one in journal}
     for one in history.deliveries:
         if one.wrong:
             if not _clock_was_wrong(history, one):
@@ -77,10 +78,9 @@ def ways(history: History) -> dict[str, int]:
     }
 
 
-def _written(end: End) -> dict[str, tuple[Any, ...]]:
-    """Return the contents that the events must have, by id; for an item that is only sold each order is an event."""
-    sold = {one.id.rpartition("~")[0]: (one.id, 1, "sold", one.quantity, one.buyer, None) for one in end.orders}
-    return sold | {
+def _written(journal: Sequence[Entry]) -> dict[str, tuple[Any, ...]]:
+    """Return the contents that the events must have, by id."""
+    return {
         f"{one.sku}~{one.entry}": (
             one.order,
             one.number,
@@ -89,18 +89,18 @@ def _written(end: End) -> dict[str, tuple[Any, ...]]:
             one.buyer,
             one.facts.get("payment_ref"),
         )
-        for one in end.journal
+        for one in journal
+        if "part_of" not in one.facts  # a line follows its order, of which the shop is told
     }
 
 
-def _told(history: History, end: End) -> dict[str, dict[str, Any]]:
+def _told(history: History, journal: Sequence[Entry]) -> dict[str, dict[str, Any]]:
     """Return all that the events must say of what happened, by id; earlier releases have said less."""
     if "upgrade" in history.setup.nemeses:
         return {}
-    nothing = {"state": "sold", "about": "order", "ref": None}
-    found = {one.id.rpartition("~")[0]: nothing | {"sku": one.sku} for one in end.orders}
+    found: dict[str, dict[str, Any]] = {}
     of = defaultdict[str, list[Entry]](list)
-    for one in end.journal:
+    for one in journal:
         of[one.order].append(one)
     for entries in of.values():
         for one, stood in zip(entries, standings(entries), strict=True):

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from lab.torture.history import Belief, Entry, Fault, History, SoldOrder
-from lab.torture.judge_sale import Evidence
+from lab.torture.history import Belief, End, Entry, Fault, History
 from lab.torture.judge_service import peace
 
 # After these faults a grant may be believed in beside another, until it is noticed (a waiter may be the owner by then).
@@ -116,36 +115,31 @@ def _by_lock(history: History) -> dict[str, list[Belief]]:
     return found
 
 
-def orders_in_order(evidence: Evidence) -> Iterator[str]:
-    """Tokens never decrease from order to order of an item, until it is unfenced: once each time there is cause."""
-    causes = len(_set_back(evidence.history))
-    written: dict[str, list[SoldOrder | Entry]] = defaultdict(list)
-    for one in evidence.end.orders:
+def orders_in_order(history: History, end: End) -> Iterator[str]:
+    """Tokens never decrease from entry to entry of an item, until it is unfenced: once each time there is cause."""
+    causes = len(_set_back(history))
+    written: dict[str, list[Entry]] = defaultdict(list)
+    for one in end.journal:
         written[one.sku].append(one)
-    for entry in evidence.end.journal:
-        written[entry.sku].append(entry)
     for sku, entries in written.items():
         for before, after in pairwise(entries):
             if (after.epoch, after.token) < (before.epoch, before.token):
-                name = after.id if isinstance(after, SoldOrder) else f"{after.kind} of {after.order}"
-                yield f"{name} was written with token {after.token} after {before.token}"
+                yield f"{after.kind} of {after.order} was written with token {after.token} after {before.token}"
         epoch = max(one.epoch for one in entries)
         if epoch > causes:
             yield f"{sku}: tokens have begun anew {epoch} times, and the lock came back older {causes} times"
 
 
-def grants_have_one_owner(evidence: Evidence) -> Iterator[str]:
-    """Every order was written under a grant, and no grant was used by two instances."""
+def grants_have_one_owner(history: History, end: End) -> Iterator[str]:
+    """Every entry was written under a grant, and no grant was used by two instances."""
     owners: dict[int, set[str]] = defaultdict(set)
     grants: dict[str, int] = {}
-    fenced = evidence.history.setup.guard == "fence"
-    once = 1 + len(_set_back(evidence.history))  # each time the lock comes back older it may issue a token once more
-    granted = {(belief.token, belief.instance) for belief in evidence.history.beliefs}
-    for order in evidence.end.orders:
-        if not fenced:
-            continue
+    fenced = history.setup.guard == "fence"
+    once = 1 + len(_set_back(history))  # each time the lock comes back older it may issue a token once more
+    granted = {(belief.token, belief.instance) for belief in history.beliefs}
+    for order in end.journal if fenced else ():
         if order.token <= 0:
-            yield f"order {order.id} was written without a grant"
+            yield f"{order.kind} of {order.order} was written without a grant"
         others = owners[order.token] - {order.instance}
         owners[order.token].add(order.instance)
         in_turn = len(others) < once and all((order.token, one) in granted for one in owners[order.token])
@@ -157,9 +151,9 @@ def grants_have_one_owner(evidence: Evidence) -> Iterator[str]:
             yield f"batch {order.batch} was written under the grants {token} and {order.token}"
 
 
-def left_nothing(evidence: Evidence) -> Iterator[str]:
+def left_nothing(end: End) -> Iterator[str]:
     """Nothing is left in the lock's queue, and no lease."""
-    for key in evidence.end.queue:
+    for key in end.queue:
         yield f"{key} is still in the queue"
-    for lease in evidence.end.leases:
+    for lease in end.leases:
         yield f"lease {lease} is still there"

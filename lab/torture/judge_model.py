@@ -4,18 +4,23 @@ The model says what a command does to an order; the journal, what one has done. 
 of is given to the model, and the changes must be the same: which orders, by which events, with which units and
 payments. What nobody can see is free: that a deadline has passed, that somebody has paid, when an instance has read. A
 batch is several commands, of which those that begin orders are written behind the others, so their order among each
-other is looked for. The first entry that has no explanation is told, and those behind it prove nothing. In the model an
-offer is a command of its own: that units are offered in the batch in which they come back is no demand of this judge.
+other is looked for. The model knows no baskets and no parts: what such orders do to the units of an item is done to the
+model, too, and what becomes of all others is judged. The first entry that has no explanation is told, and those behind
+it prove nothing. In the model an offer is a command of its own: that units are offered in the batch in which they come
+back is no demand of this judge.
 """
 
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, count, groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from app.orders import OrderState
 from lab.model.money import NOT_YET, Change, Life, Money, Order, Scope, State, Wish
 from lab.torture.history import Entry, Flow, History, Kept
+from lab.torture.standing import state_after
 
+_BEYOND: Final = frozenset(("lines", "part_of"))
 _FEW: Final = 3  # entries of a batch that are shown
 
 
@@ -42,64 +47,78 @@ class Follower:
     def __init__(self, flow: Flow, without: frozenset[str] = frozenset(), added: Sequence[int] = ()) -> None:
         scope = Scope(units=flow.item.initial, limit=flow.item.limit)
         self._model = Money(scope, without={one for one in Money.mechanisms if one in without})
-        self._price = flow.price
+        self._price, self._group = flow.price, flow.group
         self._state = self._model.start
         self._added = list(accumulate(added))
         self._prices: dict[str, int] = {}  # of each order, as it began
         self._orders: dict[str, int] = {}
         self._payments: dict[str, int] = {}
         self._buyers: dict[str, int] = {}
+        self._beyond: set[str] = set()  # orders that the model does not know: see above
 
     def follow(self, journal: Sequence[Entry], kept: Sequence[Kept]) -> Iterator[str]:
         """Yield what has no explanation: an entry, or how an order stands at the end."""
+        self._beyond = {one.order for one in journal if _BEYOND & one.facts.keys() or one.facts.get("about") == "units"}
+        if self._group:  # a late payment is given back for what the buyer has of other items
+            self._beyond |= {one.order for one in journal if one.kind == "refund_due"}
         for _, batch in groupby(journal, key=lambda one: (one.token, one.batch)):
             if wrong := self.take(list(batch)):
                 yield wrong
                 return
         for one in kept:
-            yield from self._stands(one)
+            if one.order not in self._beyond:
+                yield from self._stands(one)
         if wrong := self._model.violation(self._state):
             yield f"the model itself breaks a promise: {wrong}"
 
     def take(self, batch: Sequence[Entry]) -> str:
         """Explain a batch, and go on from there; return what is wrong with it, which is empty if nothing is."""
-        for one in batch:  # all of them are known by a number, whichever comes first
-            if one.number == 1:
-                self._orders.setdefault(one.order, len(self._orders))
-                self._prices[one.order] = one.facts.get("price", self._price)
-            self._buyers.setdefault(one.buyer or one.order, len(self._buyers))
-        begun = [one for one in batch if one.number == 1]
         changed = [one for one in batch if one.number != 1]
+        begun = [one for one in batch if one.number == 1 and "part_of" not in one.facts]
+        # They stand behind the others, wherever they came.
+        lines = [one for one in batch if one.number == 1 and "part_of" in one.facts]
+        for one in batch:
+            self._buyers.setdefault(one.buyer or one.order, len(self._buyers))
+        # All are known by a number, whichever comes first; those that the model doesn't know have a place before.
+        beyond = [one for one in (*lines, *begun) if one.order in self._beyond]
+        for one in (*beyond, *begun):
+            self._orders.setdefault(one.order, len(self._orders))
+            self._prices[one.order] = one.facts.get("price", self._price)
+        places = tuple(Order(self._buyers[one.buyer or one.order], Life.CANCELLED, events=0) for one in beyond)
+        store = self._state.store
+        self._state = self._state._replace(store=store._replace(orders=(*store.orders, *places)))
         unknown = next((one for one in changed if one.order not in self._orders), None)
         if unknown is not None:
             return f"{_named(unknown)}: it has had no first event"
-        tried: set[tuple[int, int, int]] = set()
-        paths: list[tuple[int, int, State, int, int]] = []
+        tried: set[tuple[int, tuple[int, ...]]] = set()
+        paths: list[tuple[int, int, State, tuple[int, ...]]] = []
         older = count(0, -1)  # of those with as few restocks the last one goes on
 
-        def go_on(state: State, done: int, new: int) -> None:
-            heapq.heappush(paths, (state.added, next(older), state, done, new))
+        def go_on(state: State, at: tuple[int, ...]) -> None:
+            heapq.heappush(paths, (state.added, next(older), state, at))
 
-        go_on(self._state, 0, 0)
-        best, why = (-1, -1), ""
+        streams = lines, begun, changed
+        go_on(self._state, (0, 0, 0))
+        best: tuple[int, ...] = (-1,)
+        why = ""
         while paths:  # fewest restocks first: a unit that is not there yet explains no late payment that found none
-            *_, state, done, new = heapq.heappop(paths)
-            if done == len(changed) and new == len(begun):
+            *_, state, at = heapq.heappop(paths)
+            if at == tuple(map(len, streams)):
                 self._state = state
                 return ""
-            if (done, new, state.added) in tried:
+            if (state.added, at) in tried:
                 continue
-            tried.add((done, new, state.added))
+            tried.add((state.added, at))
             if (units := next((one for one in self._added if one > state.added), None)) is not None:
-                go_on(self._model.restocked(state, units - state.added), done, new)
-            for ahead, is_new in ((begun[new:], True), (changed[done:], False)):
-                if not ahead:
+                go_on(self._model.restocked(state, units - state.added), at)
+            for n, stream in enumerate(streams):
+                if not (ahead := stream[at[n] :]):
                     continue
                 after, many, wrong = self._explain(state, ahead)
                 if after is not None:
-                    go_on(after, done + many * (not is_new), new + many * is_new)
-                elif (done, new) > best:
-                    best, why = (done, new), wrong
+                    go_on(after, (*at[:n], at[n] + many, *at[n + 1 :]))
+                elif at[::-1] > best:
+                    best, why = at[::-1], wrong
         return why
 
     def has_nothing_to_write(self, entry: Entry) -> bool:
@@ -110,6 +129,8 @@ class Follower:
     def _explain(self, state: State, ahead: Sequence[Entry]) -> tuple[State | None, int, str]:
         """Have the model do what the first entry speaks of; return the state after it, and how many entries it took."""
         entry = ahead[0]
+        if entry.order in self._beyond:
+            return self._beside(state, entry), 1, f"{_named(entry)}: there are no units for it"
         prepared = self._wish(state, entry)
         if isinstance(prepared, str):
             return None, 0, f"{_named(entry)}: {prepared}"
@@ -121,6 +142,18 @@ class Follower:
             said = ", ".join(_in_words(one) for one in should[:_FEW]) or "nothing"
             return None, 0, f"{_named(entry)}: the model does {said}; here is {_in_words(self._event(entry))}"
         return after, len(should), ""
+
+    def _beside(self, state: State, entry: Entry) -> State | None:
+        """Return the state after an event of an order that the model does not know; None if there are no units."""
+        store, number = state.store, self._orders[entry.order]
+        orders, stock = list(store.orders), store.stock + entry.stock
+        before = orders[number]
+        after = state_after(OrderState(before.life) if before.events else None, entry)
+        units = before.held + before.sold + entry.held + entry.lucky  # those that stay sold when they are refunded
+        own: dict[str, Any] = {"life": Life(after or before.life), "quantity": units, "events": before.events + 1}
+        orders[number] = before._replace(**own, out=after is OrderState.REFUNDED and units > 0)
+        after_it = store._replace(stock=stock, orders=tuple(orders), registered=-1)
+        return state._replace(store=after_it) if stock >= 0 else None
 
     def _wish(self, state: State, entry: Entry) -> tuple[State, Wish] | str:  # noqa: PLR0911 - a case each
         """Return the command that an entry speaks of, and the state in which all that nobody sees has happened."""

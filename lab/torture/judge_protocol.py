@@ -7,13 +7,13 @@ is written. An answer that no state explains is told, and ends the judgement of 
 are those that were written, in that order; how many units each moved is the other model's matter (`judge_model`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from lab.model.protocol import Batch, Instance, Message, Protocol, Scope, State, Store
 from lab.torture.asked import REFUSED
-from lab.torture.history import Asked, Entry, History, SoldOrder
+from lab.torture.history import Asked, History
 
 _MOST: Final = 20_000  # states of one item at one moment
 
@@ -162,30 +162,15 @@ def keeps_its_rule(history: History) -> Iterator[str]:
     if history.setup.guard != "fence" or history.end is None or not history.asked:
         return
     orders: dict[str, list[Written]] = {}
-    for sku, entries in _by_item(history).items():
-        orders[sku] = [_written(batch, list(ones)) for batch, ones in groupby(entries, key=lambda one: one.batch)]
+    for (sku, batch), some in groupby(history.end.journal, key=lambda one: (one.sku, one.batch)):
+        ones = list(some)
+        begun = sum(one.number == 1 for one in ones)
+        orders.setdefault(sku, []).append(Written(batch, sum(one.stock for one in ones), begun))
     # What was written in a sale that a new one has forgotten is known to nobody.
-    for sku in {one.sku for one in history.asked} - {item.sku for item in history.setup.drops}:
+    for sku in {one.sku for one in history.asked} - history.drops:
         about = [one for one in history.asked if one.sku == sku]
         # The model knows no tokens of another lock, for which it would be refused as well.
         foreign = len({one.source for one in about if one.source}) > 1
         told = [one for one in about if not (foreign and one.said == REFUSED)]
         asked = sorted(told, key=lambda one: one.sent_at)
         yield from Keeper(asked, orders.get(sku, ())).follow()
-
-
-def _written(batch: str, ones: Sequence[Entry | SoldOrder]) -> Written:
-    moved = sum(one.stock if isinstance(one, Entry) else -one.quantity for one in ones)
-    return Written(batch, moved, sum(isinstance(one, SoldOrder) or one.number == 1 for one in ones))
-
-
-def _by_item(history: History) -> Mapping[str, Sequence[Entry | SoldOrder]]:
-    assert history.end is not None  # noqa: S101 - see `judge`
-    found: dict[str, list[Entry | SoldOrder]] = {}
-    flows = {flow.item.sku for flow in history.setup.flows}
-    plain = [one for one in history.end.orders if one.sku not in flows]
-    for entry in history.end.journal:
-        found.setdefault(entry.sku, []).append(entry)
-    for order in plain:
-        found.setdefault(order.sku, []).append(order)
-    return found

@@ -17,12 +17,6 @@ def are_right(history: History, end: End) -> Iterator[str]:
     should: dict[str, dict[str, Any]] = {}
     for flow in money.flows:
         should[flow.item.sku] = _of_flow(money, flow, money.journal[flow.item.sku])
-    for item in history.setup.items:
-        orders = [one for one in end.orders if one.sku == item.sku]
-        units = sum(one.quantity for one in orders)
-        sums = {"orders": _by_state(sold=len(orders)), "units": _by_state(sold=units), "to_ship": units, "attention": 0}
-        there = item.initial + sum(one.added for one in money.restocks(item.sku))
-        should[item.sku] = _level(item, there, there - units, 0, units) | sums
     for one in history.readings:
         told, right = one.level | one.sums, should[one.sku]
         if wrong := {name: told.get(name) for name, value in right.items() if told.get(name) != value}:
@@ -30,21 +24,23 @@ def are_right(history: History, end: End) -> Iterator[str]:
 
 
 def _of_flow(money: Money, flow: Flow, journal: Sequence[Entry]) -> dict[str, Any]:
-    sku, orders = flow.item.sku, {one.order: money.stood[one.order][-1] for one in journal}
+    sku = flow.item.sku
+    orders = {one.order: money.stood[one.order][-1] for one in journal if "part_of" not in one.facts}
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     units = Counter[str]()
+    for whole in (stood[-1].shown for order, stood in money.stood.items() if "part_of" not in money.of[order][0].facts):
+        units[str(whole["state"])] += sum(line["quantity"] for line in whole["items"] if line["sku"] == sku)
     for one in orders.values():
-        units[str(one.shown["state"])] += one.shown["quantity"]
         for currency, its in one.sums.items():
             sums[currency or ""].update({name: its[name] for name in _MONEY})
     there = flow.item.initial + sum(one.added for one in money.restocks(sku))
     held, lucky = sum(one.held for one in journal), sum(one.lucky for one in journal)
-    prices = [flow.price, *(one.price for one in money.history.prices if one.sku == sku)]
+    prices = [flow.price or None, *(one.price for one in money.history.prices if one.sku == sku)]
     return _level(flow.item, there, there - held - lucky, held, lucky) | {
         "price": prices[-1],
         "orders": _by_state(**Counter(str(one.shown["state"]) for one in orders.values())),
         "units": _by_state(**units),
-        "to_ship": units["confirmed"],
+        "to_ship": units["sold"] + units["confirmed"],
         "attention": sum(one.attention for one in orders.values()),
         "money": {currency: dict(its) for currency, its in sums.items()},
     }

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from lab.torture.history import Fault, History
-from lab.torture.judge_sale import Evidence
+from lab.torture.history import Call, Fault, History
 
 _HELD_UP_TTLS: Final = 1.0  # a buyer waits for no longer than this while nothing is broken,
 _OVERTAKEN_TTLS: Final = 3.0  # or than this where the lock promises no order: one may lose race after race
@@ -55,11 +54,12 @@ def not_cut_in_peace(history: History) -> Iterator[str]:
             yield f"{one.buyer} had no answer from {one.instance} at {one.done_at:.1f} s, in peace: {one.error}"
 
 
-def waits(evidence: Evidence) -> list[float]:
+def waits(history: History) -> list[float]:
     """Return how long each buyer waited for the first answer, in seconds, except in trouble."""
-    trouble = _trouble(evidence.history)
-    found = []
-    for attempts in evidence.asked.values():
+    trouble, wishes, found = _trouble(history), defaultdict[str, list[Call]](list), list[float]()
+    for one in sorted(history.attempts, key=lambda one: one.sent_at):
+        wishes[one.wish].append(one)
+    for attempts in wishes.values():
         begin = attempts[0].sent_at
         end = next((one.done_at for one in attempts if one.status == 200), attempts[-1].done_at)
         found.append(end - begin - _overlap_s(begin, end, trouble))
@@ -74,11 +74,11 @@ def _overlap_s(begin: float, end: float, spans: list[tuple[float, float]]) -> fl
     return covered
 
 
-def nobody_waits(evidence: Evidence) -> Iterator[str]:
+def nobody_waits(history: History) -> Iterator[str]:
     """No buyer waits long while nothing is broken."""
-    setup = evidence.history.setup
+    setup = history.setup
     longest_s = setup.ttl_s * (_HELD_UP_TTLS if "fair" in setup.promises else _OVERTAKEN_TTLS)
-    for wait_s in waits(evidence):
+    for wait_s in waits(history):
         if wait_s > longest_s:
             yield f"a buyer waited {wait_s:.1f} s while nothing was broken"
 

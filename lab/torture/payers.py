@@ -1,13 +1,13 @@
 """Buyers who hold and then pay, or don't; and the payments' callbacks, which come late, twice, or are not answered.
 
-Each visit begins with a hold, and the buyer's way (`WAYS`) decides how it goes on. A callback that gets no answer is
-repeated, elsewhere, until it gets one or the run is over.
+Each visit begins with a hold, of one item or of a basket, and the buyer's way (`WAYS`) decides how it goes on. A
+callback that gets no answer is repeated, elsewhere, until it gets one or the run is over.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import httpx
@@ -33,6 +33,15 @@ WAYS: Final = {
     "cancels while paying": 4,
     "is refunded": 14,
 }
+# Those that only baskets have: a part is a line, or a unit of one.
+WAYS_OF_BASKETS: Final = {
+    "cancels a part and pays": 45,
+    "cancels each line": 12,
+    "is refunded a part": 30,
+    "is refunded each line": 12,
+}
+_BASKETS: Final = 0.5  # share of the visits to an item that can be in one
+_ITEMS: Final = (3, 2, 1, 1)  # how often each item of the flow is wanted: the first one is scarce
 _LATE_S: Final = (0.1, 1.5)  # after the end of the hold
 _HURRY_S: Final = 0.02  # the patience of a callback whose answer is to be lost
 _LOST: Final = 0.15  # share of the callbacks
@@ -50,7 +59,7 @@ _LOOKS_EACH_S: Final = 0.25
 _WAITS_S: Final = (0.5, 6.0)  # the patience of those who are in line
 _LEAVES: Final = 0.8  # share of those who tell that they wait no more; the others just go
 # What an answer says of itself, or of the line: the rest is about the order.
-_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "replayed", "instance", "now", "gives_back", "place"}
+_OF_THE_ANSWER: Final = {"outcome", "order", "refund", "line", "replayed", "instance", "now", "gives_back", "place"}
 _OTHERS: Final = 50  # payments that are remembered
 
 
@@ -69,6 +78,9 @@ class Act:
     amount: int | None = None
     restock: bool | None = None
     wait: bool = False
+    items: dict[str, int] = field(default_factory=dict)
+    line: str | None = None
+    units: int | None = None
 
 
 class Payers(Visitors):
@@ -93,36 +105,46 @@ class Payers(Visitors):
 
     async def come(self, per_s: float) -> None:
         """Come at random moments, `per_s` a second on average, until cancelled."""
-        ways, weights = list(WAYS), list(WAYS.values())
         while True:
             self._count += 1
-            flow, wish = self._wishes.choice(self._flows), f"pays-{self._name}-{self._count}"
-            buyer, quantity = f"buyer-{wish}", self._wishes.choice((1, 1, 2))
-            if flow.item.limit:
+            (flow,) = self._wishes.choices(self._flows, _ITEMS[: len(self._flows)])
+            wish = f"pays-{self._name}-{self._count}"
+            flows = self._basket(flow) if flow.basket and self._wishes.random() < _BASKETS else [flow]
+            buyer = f"buyer-{wish}"
+            items = {one.item.sku: self._wishes.choice((1, 1, 2)) for one in flows}
+            if any(one.item.limit or one.group for one in flows):
                 newest = self._count // (_VISITS_OF_A_REGULAR * _REGULARS)
                 buyer = f"payer-{self._name}-{newest * _REGULARS + self._wishes.randrange(_REGULARS)}"
-            (way,) = self._wishes.choices(ways, weights)
-            self._begin(self._visit(flow, way, wish, buyer, quantity))
+            ways = WAYS | WAYS_OF_BASKETS if len(flows) > 1 else WAYS
+            (way,) = self._wishes.choices(list(ways), list(ways.values()))
+            self._begin(self._visit(flows[0], way, wish, buyer, items))
             await asyncio.sleep(self._wishes.expovariate(per_s))
 
+    def _basket(self, flow: Flow) -> list[Flow]:
+        """Return an item with one or two others, in the order in which an order has them."""
+        others = [one for one in self._flows if one.basket and one is not flow]
+        some = self._wishes.sample(others, self._wishes.randint(1, len(others)))
+        return sorted([flow, *some], key=lambda one: one.item.sku)
+
     async def _visit(  # noqa: PLR0912, PLR0915 - a case each
-        self, flow: Flow, way: str, wish: str, buyer: str, quantity: int
+        self, flow: Flow, way: str, wish: str, buyer: str, items: dict[str, int]
     ) -> None:
         sku = flow.item.sku
+        quantity = items[sku]
         key = None if self._ways.random() < _KEYLESS else wish
         if way == "buys at once":
             await self._until_told(Act("buy", wish, sku, buyer, quantity, wish))
             return
-        held = await self._until_told(self._hold(wish, sku, buyer, quantity, key))
+        held = await self._until_told(self._hold(wish, sku, buyer, items, key))
         if held is not None and held.outcome in ("waiting", "already_waiting"):
             held = await self._wait(held)
         if held is None or held.outcome not in ("held", "already_held") or held.told is None:
             return
         began, units = self._clock(), held.shown.get("quantity", quantity)
-        costs = held.shown.get("price", flow.price) * units
+        costs = held.shown.get("to_pay", 0)
         if self._ways.random() < _AGAIN:
             again = f"{wish}-again"
-            self._begin(self._nothing(self._until_told(self._hold(again, sku, buyer, quantity, again))))
+            self._begin(self._nothing(self._until_told(self._hold(again, sku, buyer, items, again))))
         payment = f"payment-{wish}"
 
         def do(verb: str, order: str = held.told, **more: Any) -> Act:
@@ -168,12 +190,30 @@ class Payers(Visitors):
                 for unknown in (f"{number}~{secret[::-1]}", f"{sku}~1-1~{secret}"):
                     await self._confirm(pay(f"{payment}-stray", order=unknown))
                 await self._confirm(pay())
+            case "cancels a part and pays":
+                told = await self._until_told(do("cancel", **self._part(held)))
+                await self._confirm(pay(amount=told.shown.get("to_pay", costs) if told else costs))
+            case "is refunded a part" if await self._has_paid(pay()):
+                await self._refund(do("refund", **self._part(held), restock=self._ways.random() < _RESTOCKED))
+            case "is refunded each line" if await self._has_paid(pay()):
+                for line in held.shown["items"]:
+                    await self._refund(do("refund", **_line(wish, line["sku"]), restock=True))
+            case "cancels each line":
+                for line in held.shown["items"]:
+                    await self._until_told(do("cancel", **_line(wish, line["sku"])))
             case "pays with another's payment" if self._payments[sku]:
                 await self._confirm(pay(self._ways.choice(self._payments[sku])))
                 await self._confirm(pay())
 
-    def _hold(self, wish: str, sku: str, buyer: str, quantity: int, key: str | None) -> Act:
-        return Act("hold", wish, sku, buyer, quantity, key, wait=self._ways.random() < _WAITS)
+    def _hold(self, wish: str, sku: str, buyer: str, items: dict[str, int], key: str | None) -> Act:
+        if len(items) > 1:  # a basket can't wait
+            return Act("hold", wish, sku, buyer, items[sku], key, items=items)
+        return Act("hold", wish, sku, buyer, items[sku], key, wait=self._ways.random() < _WAITS)
+
+    def _part(self, held: Call) -> dict[str, Any]:
+        """Choose a line of an order, or a unit of one."""
+        line = self._ways.choice(held.shown["items"])
+        return {"line": line["sku"], "units": self._ways.choice((None, 1)), "key": f"{held.wish}-part"}
 
     async def _wait(self, told: Call) -> Call | None:
         """Look at a place in line until it is a hold, and return that; None if it has ended, or was given up."""
@@ -187,6 +227,10 @@ class Payers(Visitors):
         if seen.outcome in ("waiting", "already_waiting") and self._ways.random() < _LEAVES:
             await self._until_told(replace(look, verb="cancel"))
         return seen
+
+    async def _has_paid(self, act: Act) -> bool:
+        told = await self._confirm(act)
+        return told is not None and told.outcome in ("confirmed", "already_confirmed")
 
     async def _nothing(self, asked: Any) -> None:
         await asked
@@ -253,6 +297,7 @@ class Payers(Visitors):
                 outcome=body["state" if act.verb == "look" else "outcome"],
                 told=body.get("order") if act.verb in ("buy", "refund") else body.get("id"),
                 refund=body.get("refund"),
+                refused=body.get("line"),
                 replayed=False if act.verb in ("look", "refund") else body["replayed"],
                 shown={name: value for name, value in body.items() if name not in _OF_THE_ANSWER},
             )
@@ -268,16 +313,22 @@ class Payers(Visitors):
         if act.verb == "buy":
             return about | {"params": {"sku": act.sku, "quantity": act.quantity, "buyer": act.buyer}}
         if act.verb == "hold":
-            body = {"sku": act.sku, "quantity": act.quantity, "buyer": act.buyer, "ref": act.wish}
-            body |= {"wait": True} if act.wait else {}
+            body = {"buyer": act.buyer, "ref": act.wish} | ({"wait": True} if act.wait else {})
+            lines = [{"sku": sku, "quantity": quantity} for sku, quantity in act.items.items()]
+            body |= {"items": lines} if lines else {"sku": act.sku, "quantity": act.quantity}
         if act.verb == "confirm":
             body = {"payment_ref": act.payment, "amount": act.amount, "currency": "EUR"}
         if act.verb == "refund":
             body = {"restock": act.restock} | ({"payment_ref": act.payment} if act.payment else {})
+        body |= {name: one for name, one in (("sku", act.line), ("units", act.units)) if one is not None}
         by_shop = act.verb == "hold" and self._ways.random() < _BY_SHOP
         if by_shop or act.verb in ("confirm", "refund"):
             headers["Authorization"] = f"Bearer {self._token}"
         return about | {"json": body}
+
+
+def _line(wish: str, sku: str) -> dict[str, Any]:
+    return {"line": sku, "key": f"{wish}-{sku}"}
 
 
 def _key_of(ref: str, order: str, amount: int) -> str | None:

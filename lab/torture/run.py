@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Final
 
 import httpx
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
-from app.orders import DEFAULT_SKU, Order, TermsChange
+from app.orders import DEFAULT_SKU, TermsChange
 from app.outbox.state import State
 from app.settings import Guard, load
 from app.stock import Level
@@ -26,7 +27,7 @@ from fencelock.clock import now
 from fencelock.registry import backend_class
 from lab.cents import books
 from lab.cents import payers as cents
-from lab.cents.payers import OFFER, SKU
+from lab.cents.payers import OF_WICKS, OFFER, SKU, WICK
 from lab.torture import asked, beliefs, long_hold
 from lab.torture.books import journal_of, kept_of
 from lab.torture.bugs import BUGS
@@ -37,7 +38,6 @@ from lab.torture.history import (
     Entry,
     Fault,
     Flow,
-    Glance,
     History,
     Item,
     Kept,
@@ -47,7 +47,6 @@ from lab.torture.history import (
     Reading,
     Recorder,
     Setup,
-    SoldOrder,
 )
 from lab.torture.judge import Finding, branches, judge
 from lab.torture.judge_service import recovery_s
@@ -76,7 +75,6 @@ _LAST_AT_ONCE: Final = 16  # more buyers would wait for each other, however well
 _COUNT_EVERY_S: Final = 0.25
 _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
 _BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks like a lack of buyers
-_PAGE: Final = 1000
 _PAYERS: Final = 0.25  # so many payers come for each buyer
 _CENTS: Final = 0.1  # and so many to a provider with bad days
 _PLENTY: Final = 10**6
@@ -84,6 +82,7 @@ _ALL_PAID_WITHIN_S: Final = 120.0  # money that nobody was told of would be a di
 _BID_AGAIN_S: Final = 8.0  # when the next sale has begun, as often as not
 _DROPPED: Final = 0.15  # share of the buyers who come for the drop
 _PRICE: Final = 499
+_GROUP: Final = 4  # units that a buyer may have of two items together
 _TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
 _SENT_WITHIN_S: Final = 30.0
 _READ_WITHIN_S: Final = 10.0
@@ -134,6 +133,9 @@ def run(options: TortureOptions) -> tuple[int, list[Finding]]:
         console.print(f"The run itself has failed, so there is nothing to judge: {error!r}", style="red", markup=False)
         if not isinstance(error, (*EXPECTED, OSError, httpx.HTTPError)):
             console.print_exception()
+        elif ours := [one for one in extract_tb(error.__traceback__) if "/lab/" in one.filename]:
+            where = " < ".join(f"{one.name} ({Path(one.filename).name}:{one.lineno})" for one in reversed(ours))
+            console.print(f"It came from {where}", markup=False, highlight=False, soft_wrap=True)
         return 3, []
     _print(console, history, findings)
     console.print(f"The time line is in {options.report / PICTURE}", highlight=False)
@@ -245,16 +247,29 @@ def _grace_s(options: TortureOptions) -> float:
     return float(options.seed % 2)
 
 
+def _joins(options: TortureOptions) -> bool:
+    """Return whether several items can be in one order, at the earliest of the instances, too."""
+    return options.store != CLUSTER and options.upgrade_from is None
+
+
 def _flows(options: TortureOptions) -> tuple[Flow, ...]:
-    """Items whose units are held and paid: one is too scarce for all who come, one has a limit."""
+    """Items whose units are held and paid: one is too scarce for all who come, one has a limit.
+
+    Two more, of the scarce one's lock, are in baskets with it, and have a limit together.
+    """
     if options.cents or not (options.payers and can_hold(options.store, options.guard, options.upgrade_from)):
         return ()
-    visits = options.rate * _PAYERS * options.duration_s / 2
-    grace_s = _grace_s(options)
-    return (
-        Flow(Item("ticket", max(4, int(0.15 * visits))), 1.0, 2.0, grace_s, _PRICE),
+    visits, grace_s = options.rate * _PAYERS * options.duration_s / 2, _grace_s(options)
+    joins = _joins(options)
+    plain = (
+        Flow(Item("ticket", max(4, int(0.15 * visits))), 1.0, 2.0, grace_s, _PRICE, basket=joins),
         Flow(Item("seat", max(8, int(2 * visits)), limit=2), 2.0, 3.0, grace_s, _PRICE),
     )
+    joined = (
+        Flow(Item(sku, max(8, int(visits))), hold_s, 2.0, grace_s, _PRICE, basket=True, group=_GROUP)
+        for sku, hold_s in (("cap", 1.5), ("snack", 1.0))
+    )
+    return (*plain, *(joined if joins else ()))
 
 
 def _variables(options: TortureOptions) -> dict[str, str]:
@@ -335,7 +350,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             if setup.flows:
                 await receiver.open(sorted(stage.hosts), stage.receiver_port)
             watching = [
-                asyncio.create_task(_look_on(sale, clock, recorder)),
+                asyncio.create_task(_look_on(sale, stage.skus, clock, recorder)),
                 asyncio.create_task(_tick(clock, recorder)),
                 *(asyncio.create_task(_count(actor, clock, recorder)) for actor in stage.instances),
             ]
@@ -375,7 +390,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             await _read(stage, recorder)
             for closed in await books.closed(sale, payers):
                 recorder.note(closed)
-            recorder.note(await _end(stage, sale, setup, unheard, [SKU] if options.cents else []))
+            recorder.note(await _end(stage, sale, unheard, [*stage.skus, *([SKU, WICK] if options.cents else [])]))
     _note_what_instances_saw(stage, recorder, began)
 
 
@@ -386,9 +401,13 @@ async def _put_on_sale(sale: Sale, setup: Setup, *, cents: bool) -> None:
     for flow in setup.flows:
         terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": CURRENCY}
         terms["limit_per_buyer"] = flow.item.limit or None
+        if flow.group:
+            others = [one.item.sku for one in setup.flows if one.group == flow.group and one is not flow]
+            terms["limit_group"] = " ".join((str(flow.group), *others))
         await sale.stock.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
     if cents:
-        await sale.stock.set_stock(SKU, _PLENTY, new_sale=True, terms=OFFER)
+        for sku, terms in ((SKU, OFFER), (WICK, OF_WICKS)):
+            await sale.stock.set_stock(sku, _PLENTY, new_sale=True, terms=terms)
 
 
 async def _payers(
@@ -403,7 +422,7 @@ async def _payers(
         return Payers(*about, patience_s=patience_s, token=_TOKEN)
     bank = books.bank_of(options.seed)
     await bank.open(sorted(stage.hosts), stage.bank_port)
-    return cents.Payers(stage.instances, bank, options.seed, clock, token=_TOKEN)
+    return cents.Payers(stage.instances, bank, options.seed, clock, token=_TOKEN, baskets=_joins(options))
 
 
 def _note_what_instances_saw(stage: Stage, recorder: Recorder, began: float) -> None:
@@ -576,23 +595,15 @@ async def _tick(clock: Callable[[], float], recorder: Recorder) -> None:
             recorder.note(Late(round(due, 4), round(at, 4)))
 
 
-async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -> None:
-    """Read stock and lucky again and again, as anybody may at any time."""
+async def _look_on(sale: Sale, skus: Sequence[str], clock: Callable[[], float], recorder: Recorder) -> None:
+    """Read what is left, held and sold again and again, as anybody may at any time."""
     while True:
-        for item in (*recorder.history.setup.items, *recorder.history.setup.drops):
+        for sku in skus:
             asked_at = clock()
-            try:
-                level = await sale.store.level(item.sku)
-            except EXPECTED:
-                pass  # the store is away
-            else:
-                recorder.note(Look(round(asked_at, 4), round(clock(), 4), level.stock, level.lucky, item.sku))
-        for flow in recorder.history.setup.flows:
-            asked_at = clock()
-            with contextlib.suppress(*EXPECTED):
-                level = await sale.store.level(flow.item.sku)
+            with contextlib.suppress(*EXPECTED):  # the store is away
+                level = await sale.store.level(sku)
                 at = round(asked_at, 4), round(clock(), 4)
-                recorder.note(Glance(*at, flow.item.sku, level.stock, level.held, level.lucky, level.due_in_s))
+                recorder.note(Look(*at, sku, level.stock, level.held, level.lucky, level.due_in_s))
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
@@ -616,48 +627,23 @@ async def _read(stage: Stage, recorder: Recorder) -> None:
                 recorder.note(Reading(actor.name, sku, level, report.get("total", {})))
 
 
-async def _end(stage: Stage, sale: Sale, setup: Setup, unreadable: list[str], others: Sequence[str]) -> End:
-    left, orders = await _sold(sale, setup.items, unreadable)
-    drops, bought = await _sold(sale, setup.drops, unreadable)
+async def _end(stage: Stage, sale: Sale, unreadable: list[str], skus: Sequence[str]) -> End:
+    left: list[Left] = []
     journal: list[Entry] = []
     kept: list[Kept] = []
-    for sku in (*(flow.item.sku for flow in setup.flows), *others):
+    for sku in skus:
         try:
+            level = await sale.store.level(sku)
+            left.append(Left(sku, level.stock, level.held, level.lucky, level.initial))
             journal += await journal_of(sale.store, sku)
-            kept += await kept_of(sale.store, sku)
+            kept += await kept_of(sale.store, sku, journal)
         except StockUnavailable:
             raise
         except StockError as error:
             unreadable.append(str(error))
     queue = tuple(one.key for one in await sale.readiness.contenders())
     leases = tuple(await stage.leases())
-    of_the_flow = tuple(journal), tuple(kept)
-    return End(tuple(left), tuple(orders), queue, leases, tuple(unreadable), *of_the_flow, tuple(drops), tuple(bought))
-
-
-async def _sold(sale: Sale, items: Sequence[Item], unreadable: list[str]) -> tuple[list[Left], list[SoldOrder]]:
-    """Return what is left of some items, and their orders; what can't be read is told in `unreadable`."""
-    left: list[Left] = []
-    orders: list[SoldOrder] = []
-    for item in items:
-        try:
-            level = await sale.store.level(item.sku)
-        except StockUnavailable:
-            raise
-        except StockError as error:
-            unreadable.append(str(error))
-            continue
-        left.append(Left(level.stock, level.lucky, level.initial, item.sku))
-        after = None
-        while page := await sale.store.orders(item.sku, after=after, limit=_PAGE):
-            orders += map(_sold_order, page)
-            after = page[-1].record.number
-    return left, orders
-
-
-def _sold_order(one: Order) -> SoldOrder:
-    how = one.instance, one.token, one.batch_id, one.sku, one.epoch
-    return SoldOrder(str(one.id), one.quantity, one.buyer, one.key, *how)
+    return End(tuple(left), queue, leases, tuple(unreadable), tuple(journal), tuple(kept))
 
 
 def _keep_logs(stage: Stage, report: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Final, Self
 from app.settings import PREFIX, Settings
 from app.stock.redis.keys import keys_of
 from app.stock.registry import MYSQL, POSTGRES, REDIS
-from lab.cents.bank import url_of
+from lab.bank import url_of
 from lab.servers import EtcdMember, LockServers, MariaDB, PgBouncer, Postgres, RedisCluster, SentinelSet, Valkey
 from lab.servers.etcd import replace_member
 from lab.servers.process import Process, free_port

@@ -61,7 +61,10 @@ def standings(entries: Sequence[Entry]) -> list[Stood]:
             said |= {"sums": list(sums.values()), "changes": _changes(before, sums)}
         price, total = own["price"], sums.get(currency) or _nothing(currency)
         own |= {"id": one.order, "sku": one.sku, "state": state, "quantity": one.quantity, "buyer": one.buyer}
-        own |= {"to_pay": price and price * one.quantity} | {name: total[name] for name in total if name != "currency"}
+        lines = [{name: line.get(name) for name in ("sku", "quantity", "price")} for line in facts.get("lines", ())]
+        lines.insert(0, {"sku": one.sku, "quantity": one.quantity, "price": price})
+        to_pay = None if price is None else sum(line["price"] * line["quantity"] for line in lines)
+        own |= {"items": lines, "to_pay": to_pay} | {name: total[name] for name in total if name != "currency"}
         own |= {"other_currencies": [its for name, its in sums.items() if name != currency]}
         own |= {"payments": list(map(_shown, payments.values()))}
         found.append(Stood(dict(own), said, sums, any(map(_needs_attention, payments.values()))))
@@ -157,4 +160,7 @@ def _shown(its: Mapping[str, Any]) -> dict[str, Any]:
 def announced(one: Entry, stood: Stood) -> dict[str, Any]:
     """Return all that the webhook of an event must say beside the order's own numbers. `stood`: the order after it."""
     about = {"about": one.facts.get("about") or "order", "sku": one.sku, "ref": stood.shown["ref"]}
-    return {**one.facts, **stood.said, "state": stood.shown["state"], **about}
+    items = [dict(line) for line in stood.shown["items"]]
+    items[0]["price"] = one.facts.get("price")  # the event by which the order began says it
+    facts = {name: fact for name, fact in one.facts.items() if name != "lines"}
+    return {**facts, **stood.said, "state": stood.shown["state"], **about, "items": items}

@@ -8,11 +8,12 @@ import pytest
 from lab.steps.__main__ import LOCKS, OF_A_CHANGE
 from lab.steps.protocols import Http, MySql, Pg, Protocol, Resp
 
-# Those of elections and what is made of them go at night, with the other systems.
+# Those of elections and what is made of them go at night, with the other systems, and with those that take minutes.
 OF_A_LOCK = (
-    *("take", "take behind", "two wait", "give up", "re-enter", "hold", "take over", "take in a thread"),
+    *("take", "take behind", "give up", "re-enter", "take over", "take in a thread"),
     *("campaign", "fall back", "fence"),
 )
+LONG = (("redis", "two wait"), ("redis", "hold"), ("etcd", "take behind"))
 
 
 def steps(*words: str, broken: str = "pass") -> str:
@@ -41,9 +42,9 @@ def test_what_is_not_there_is_no_success() -> None:
     [
         *(("redis", operation) for operation in OF_A_LOCK),
         ("etcd", "take"),
-        ("etcd", "take behind"),
         ("sale", "confirm"),
         ("sale", "purchase / store put"),
+        *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in LONG),
     ],
 )
 def test_every_step_fails_once(system: str, operation: str) -> None:

@@ -1,8 +1,6 @@
 """A shop that receives events: a real HTTP server, which verifies each one, and fails as it is told."""
 
-import asyncio
 import base64
-import socket
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -10,13 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import standardwebhooks
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.orders import OrderId
+from lab.listener import Listener
 from lab.servers.process import free_port
 
 SECRET = "whsec_" + base64.b64encode(b"a shop's secret of 32 bytes: ok!").decode()
@@ -27,7 +22,7 @@ async def accept(_: dict[str, Any]) -> Response | None:
     return None
 
 
-class Receiver:
+class Receiver(Listener):
     """`got`: the events that were accepted, oldest first; `tried`: all that came, with the time.
 
     `decide` may answer otherwise than with 200, for each event of a batch. `batches`: how many events each batch had
@@ -35,6 +30,7 @@ class Receiver:
     """
 
     def __init__(self, secret: str = SECRET) -> None:
+        super().__init__()
         self._verifier = standardwebhooks.Webhook(secret)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/events"
@@ -45,8 +41,6 @@ class Receiver:
         self.batches: list[int] = []
         self.sizes: list[int] = []
         self.now = self.most = 0
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -64,8 +58,12 @@ class Receiver:
             (head, event) for head, event in zip(self.heads, self.got, strict=True) if event["data"]["buyer"] == buyer
         ]
 
-    async def _receive(self, request: Request) -> Response:
-        found: Any = self._verifier.verify(await request.body(), dict(request.headers))
+    async def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Mapping[str, str]]:
+        """See `Listener`."""
+        try:
+            found: Any = self._verifier.verify(body, dict(headers))
+        except standardwebhooks.WebhookVerificationError:
+            return 500, {}
         events = found["events"] if found["type"] == "batch" else [found]
         self.tried += [(time.time(), event) for event in events]
         self.sizes.append(len(events))
@@ -74,31 +72,17 @@ class Receiver:
         try:
             for event in events:
                 if (answer := await self.decide(event)) is not None:
-                    return answer
+                    return answer.status_code, answer.headers
         finally:
             self.now -= 1
         self.got += events
-        self.heads += [request.headers] * len(events)
+        self.heads += [headers] * len(events)
         self.batches += [len(events)] if found is not events[0] else []
-        return Response()
+        return 200, {}
 
-    async def open(self) -> None:
-        """Listen."""
-        app = Starlette(routes=[Route("/events", self._receive, methods=["POST"])])
-        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error", lifespan="off"))
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", self.port))
-        self._serving = asyncio.create_task(self._server._serve([listening]))
-        while not self._server.started:
-            await asyncio.sleep(0.01)
-
-    async def close(self) -> None:
-        """Go away: connections are refused."""
-        assert self._server is not None
-        assert self._serving is not None
-        self._server.should_exit = True
-        await self._serving
+    async def listen(self) -> None:
+        """Listen, again after a close."""
+        await self.open(["127.0.0.1"], self.port)
 
     def of(self, order: OrderId | str) -> list[tuple[int, str]]:
         """Return the numbers and types of an order's events in the order in which they were accepted first."""
@@ -117,7 +101,7 @@ class Receiver:
 async def receiver(secret: str = SECRET) -> AsyncIterator[Receiver]:
     """Run a receiver."""
     one = Receiver(secret)
-    await one.open()
+    await one.listen()
     try:
         yield one
     finally:

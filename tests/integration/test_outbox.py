@@ -225,7 +225,7 @@ async def test_the_receiver_is_away(
         view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
         assert 0 < view.parked < parked_max
         assert view.waiting > 300
-        await shop_end.open()
+        await shop_end.listen()
         expected = {str(parts(one)): [1, 2] for one in holds}
         await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
         await eventually_async(lambda: shop.sender.view.parked == 0, "none is parked")

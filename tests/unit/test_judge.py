@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from lab.torture.history import (
-    Attempt,
     Belief,
+    Call,
     Cents,
     Count,
     End,
+    Entry,
     Fault,
     History,
     Item,
+    Kept,
     Late,
     Left,
     Look,
@@ -25,13 +27,13 @@ from lab.torture.history import (
     Recorder,
     Restock,
     Setup,
-    SoldOrder,
     Stand,
     load,
     parse,
 )
 from lab.torture.judge import judge
 from lab.torture.picture import draw
+from lab.torture.standing import standings
 
 
 def attempt(
@@ -43,27 +45,21 @@ def attempt(
     quantity: int = 1,
     sku: str = "default",
     keyless: bool = False,
-) -> Attempt:
-    sold = outcome == "sold"
-    return Attempt(
-        wish=key,
-        key=None if keyless else key,
-        sku=sku,
-        buyer=f"buyer of {key}",
-        quantity=quantity,
-        instance="one",
-        sent_at=at - 0.1,
-        done_at=at,
-        status=status,
-        outcome=outcome,
-        granted=quantity if outcome else None,
-        order=f"order of {key}" if sold else None,
-        retry_after="1" if status == 503 else None,
-    )
+    **more: Any,
+) -> Call:
+    """Return a request to buy, and its answer, which came at that time."""
+    buyer = f"buyer of {key}"
+    about = "buy", buyer if keyless else key, sku, buyer, quantity, "one", at - 0.1, at, status
+    told: dict[str, Any] = {"outcome": outcome, "told": f"{sku}~{key}" if outcome == "sold" else None}
+    told |= {"shown": {"quantity": quantity} if outcome else {}, "retry_after": "1" if status == 503 else None}
+    return Call(*about, None if keyless else key, **told | more)
 
 
-def order(key: str, *, token: int = 1, instance: str = "one", quantity: int = 1) -> SoldOrder:
-    return SoldOrder(f"order of {key}", quantity, f"buyer of {key}", key, instance, token, f"batch {token}")
+def order(key: str, *, token: int = 1, sku: str = "default", quantity: int = 1, **more: Any) -> Entry:
+    """Return the event of a purchase."""
+    who = f"{sku}~{key}", 1, quantity, f"buyer of {key}", key, token, f"batch {token}", 0
+    made = Entry(sku, f"{token}-{key}", "sold", *who, -quantity, 0, quantity, instance="one")
+    return replace(made, **more)
 
 
 def reading(sku: str, there: int, sold: int, limit: int, orders: int = 4) -> Reading:
@@ -71,11 +67,11 @@ def reading(sku: str, there: int, sold: int, limit: int, orders: int = 4) -> Rea
     level = {"stock": there - sold, "held": 0, "lucky": sold, "initial": there, "limit_per_buyer": limit}
     nothing = dict.fromkeys(("waiting", "held", "confirmed", "expired", "cancelled", "refunded"), 0)
     sums = {"orders": nothing | {"sold": orders}, "units": nothing | {"sold": sold}, "to_ship": sold, "attention": 0}
-    return Reading("one", sku, level | {"paused": ""}, sums)
+    return Reading("one", sku, level | {"paused": "", "price": None}, sums | {"money": {}})
 
 
-KEYLESS = SoldOrder("order of k", 1, "buyer of k", None, "one", 5, "batch 5")
-MUGS = SoldOrder("order of m", 2, "buyer of m", "m", "one", 6, "batch 6", "mug")
+KEYLESS = replace(order("k", token=5), key=None)
+MUGS = order("m", token=6, sku="mug", quantity=2)
 PROMISES = ("fair", "fencing", "survives_silence", "survives_restart", "survives_cut", "everybody")
 SALE = "/seckill/lock/all"
 
@@ -99,7 +95,7 @@ def history() -> History:
         attempt("m", "sold", at=8.2, quantity=2, sku="mug"),
         replace(attempt("n", "limit_reached", at=8.4, sku="mug"), buyer="buyer of m"),
     ]
-    made.looks = [Look(0.4, 0.5, 3, 0), Look(1.6, 1.7, 1, 2), Look(6.9, 7.0, 0, 3), Look(8.5, 8.6, 0, 4)]
+    made.looks = [look(0.5, 3, 0), look(1.7, 1, 2), look(7.0, 0, 3), look(8.6, 0, 4)]
     made.restocks = [Restock(7.2, 7.4, 1)]
     made.beliefs = [
         Belief("one", SALE, 1, 0.9, 1.6),
@@ -112,9 +108,19 @@ def history() -> History:
     made.cents = [Cents(2, 1, [], [])]
     made.counts = [Count(2.0, 4.0, "one", "fenced_writes_total", 1)]
     made.faults = [Fault("pause", "one", True, 2.0, 5.0, 2.0, 8.45)]
-    orders = (order("a", token=1), order("b", token=1), order("c", token=4, instance="two"), KEYLESS, MUGS)
-    made.end = End((Left(0, 4, 4), Left(3, 2, 5, "mug")), orders)
+    orders = (order("a"), order("b"), order("c", token=4, instance="two"), KEYLESS, MUGS)
+    made.end = End((Left("default", 0, 0, 4, 4), Left("mug", 3, 0, 2, 5)))
+    written(made, *orders)
     return made
+
+
+def look(at: float, stock: int, lucky: int) -> Look:
+    return Look(at - 0.1, at, "default", stock, 0, lucky)
+
+
+def written(made: History, *orders: Entry) -> Any:
+    """Have these purchases in the journal, and their orders as they are by it."""
+    ends(made, journal=orders, kept=tuple(Kept(one.order, 1, standings([one])[0].shown) for one in orders))
 
 
 def verdicts(made: History) -> dict[str, tuple[str, ...]]:
@@ -144,7 +150,7 @@ def has(made: History, **changes: Any) -> Any:
         setattr(made, name, value)
 
 
-def asked(made: History, *attempts: Attempt) -> Any:
+def asked(made: History, *attempts: Call) -> Any:
     made.attempts += attempts
 
 
@@ -153,8 +159,8 @@ def left(made: History, **changes: Any) -> Any:
     ends(made, left=(replace(default, **changes), *others))
 
 
-def sells(made: History, *more: SoldOrder) -> Any:
-    ends(made, orders=(*at_end(made).orders, *more))
+def sells(made: History, *more: Entry) -> Any:
+    written(made, *at_end(made).journal, *more)
 
 
 def changed(found: list[Any], at: int, **changes: Any) -> Any:
@@ -162,9 +168,9 @@ def changed(found: list[Any], at: int, **changes: Any) -> Any:
 
 
 def order_changed(made: History, at: int, **changes: Any) -> Any:
-    orders = list(at_end(made).orders)
+    orders = list(at_end(made).journal)
     changed(orders, at, **changes)
-    ends(made, orders=tuple(orders))
+    written(made, *orders)
 
 
 def without(made: History, key: str) -> Any:
@@ -184,7 +190,7 @@ def paused(at: float, until: float, ended_at: float | None = None) -> Fault:
     return Fault("pause", "one", True, at, ended_at or at + 0.1, at, until)
 
 
-def refused(*times: float, status: int = 200, outcome: str | None = "sold_out") -> list[Attempt]:
+def refused(*times: float, status: int = 200, outcome: str | None = "sold_out") -> list[Call]:
     return [attempt("e", outcome, at=at, status=status) for at in times]
 
 
@@ -200,32 +206,38 @@ def a_token_that_went_back(made: History) -> Any:
 
 # The forgeries, by the promise that each of them breaks.
 FORGED: dict[str, dict[str, Forgery]] = {
-    "stock + lucky": {
+    "what is seen": {
         "a look that does not add up": lambda made: changed(made.looks, 1, lucky=1),
         "a negative stock": lambda made: changed(made.looks, 1, stock=-1, lucky=4),
-        "sales undone": lambda made: made.looks.append(Look(7.9, 8.0, 2, 1)),
+        "sales undone": lambda made: made.looks.append(look(8.0, 2, 1)),
         "an end that does not add up": lambda made: left(made, stock=1),
         "another beginning": lambda made: left(made, initial=5),
         "units from nowhere": lambda made: made.restocks.clear(),
-    },
-    "add up to": {
+        "units before they were added": lambda made: made.looks.insert(3, look(7.1, 1, 3)),
+        "units that were added, and went": lambda made: made.looks.insert(3, look(7.6, 0, 3)),
+        "said before it was so": lambda made: changed(made.looks, 1, stock=2, lucky=1),
+        "seen before it was asked for": lambda made: made.looks.insert(1, look(0.7, 2, 1)),
+        "seen as it had been before": lambda made: made.looks.insert(2, look(5.6, 1, 2)),
+        "seen as it was before another look": lambda made: (
+            made.attempts.pop(5),
+            made.looks.insert(2, look(4.6, 0, 3)),
+            made.looks.insert(3, look(4.8, 1, 2)),
+        ),
         "lucky without an order": lambda made: (
             without(made, "c"),
-            ends(made, orders=at_end(made).orders[:2] + at_end(made).orders[3:]),
+            written(made, *at_end(made).journal[:2], *at_end(made).journal[3:]),
         ),
+        "an item that can't be read": lambda made: ends(made, unreadable=("tablet: corrupt",)),
+    },
+    "no unit is in two places": {
         "oversold": oversold,
-        "two orders for a key": lambda made: sells(made, replace(order("c", token=9), id="another")),
-        "an order that is there twice": lambda made: sells(made, MUGS),
-    },
-    "order of the sales": {
-        "orders in another order": lambda made: ends(
-            made, orders=(at_end(made).orders[1], at_end(made).orders[0], *at_end(made).orders[2:])
-        ),
         "sold before it was there": lambda made: changed(made.restocks, 0, asked_at=8.1, done_at=8.2),
-        "seen before it was asked for": lambda made: made.looks.insert(1, Look(0.6, 0.7, 2, 1)),
-        "seen as it had been before": lambda made: made.looks.insert(2, Look(5.5, 5.6, 1, 2)),
     },
-    "left unsold": {
+    "a path to its end": {"an order that is there twice": lambda made: sells(made, MUGS)},
+    "first come, first served": {
+        "orders in another order": lambda made: written(
+            made, at_end(made).journal[1], at_end(made).journal[0], *at_end(made).journal[2:]
+        ),
         "refused an item with a limit": lambda made: asked(made, attempt("e", "sold_out", at=8.6, sku="mug")),
         "refused what was there": lambda made: (
             with_more_units(made, 1),
@@ -233,42 +245,53 @@ FORGED: dict[str, dict[str, Forgery]] = {
         ),
         "refused three when three were left": lambda made: (
             with_more_units(made, 4),
-            changed(made.attempts, 6, quantity=3, granted=3),
+            changed(made.attempts, 6, quantity=3, shown={"quantity": 3}),
         ),
-        "nobody was refused": lambda made: (with_more_units(made, 1), made.attempts.pop(6)),
         "refused what was sold later": lambda made: asked(made, *refused(0.6)),
+        "refused below the limit": lambda made: changed(made.attempts, -1, buyer="buyer of x"),
     },
-    "has that order": {
+    "are told is true": {
         "told sold without an order": lambda made: asked(made, attempt("e", "sold")),
-        "told another order": lambda made: changed(made.attempts, 2, order="order of a"),
-        "refused and has an order": lambda made: (without(made, "a"), asked(made, attempt("a", "sold_out"))),
-        "told another quantity": lambda made: changed(made.attempts, 0, quantity=2, granted=2),
-        "a purchase without a key that was written twice": lambda made: (
-            sells(made, replace(KEYLESS, id="another")),
-            left(made, lucky=5, initial=5),
-            changed(made.restocks, 0, added=2),
-        ),
-        "refused without a key and sold": lambda made: changed(
-            made.attempts, 7, status=503, outcome=None, granted=None, order=None, retry_after="1"
-        ),
+        "told another order": lambda made: changed(made.attempts, 2, told="default~a"),
         "sold out and then sold of nothing": lambda made: asked(made, attempt("d", "sold", at=6.8)),
+        "another outcome": lambda made: changed(made.attempts, 6, outcome="perhaps"),
+    },
+    "shown as it stood": {
+        "another quantity than it has": lambda made: changed(made.attempts, 0, quantity=2, shown={"quantity": 2}),
+        "an answer about another quantity": lambda made: changed(made.attempts, 6, shown={"quantity": 2}),
     },
     "no answer was untrue": {
         "told sold, then sold out": lambda made: changed(
-            made.attempts, 2, outcome="sold_out", order=None, replayed=False
+            made.attempts, 2, outcome="sold_out", told=None, replayed=False
         ),
         "told nothing was sold, but it was": lambda made: made.attempts.pop(4),  # c's only answer is then a 503
         "told twice as if anew": lambda made: changed(made.attempts, 2, replayed=False),
         "told again at the first time": lambda made: changed(made.attempts, 0, replayed=True),
+        "refused and has an order": lambda made: (without(made, "a"), asked(made, attempt("a", "sold_out"))),
+        "perhaps sold, then refused, and has an order": lambda made: (
+            without(made, "a"),
+            made.restocks.clear(),
+            asked(made, attempt("a", None, status=0), attempt("a", "sold_out", at=1.2)),
+        ),
+        "refused without a key and sold": lambda made: changed(
+            made.attempts, 7, status=503, outcome=None, told=None, retry_after="1"
+        ),
     },
-    "without a request": {
+    "unasked": {
         "an order that nobody asked for": lambda made: without(made, "a"),
         "an order without a key": lambda made: order_changed(made, 0, key=None),
         "an order of somebody else": lambda made: order_changed(made, 0, buyer="mallory"),
+        "another quantity than was asked for": lambda made: order_changed(made, 0, quantity=2),
         "an instance that was not asked": lambda made: order_changed(made, 2, instance="three"),
+        "two orders for a key": lambda made: sells(made, replace(order("c", token=9), order="default~z")),
+        "a purchase without a key that was written twice": lambda made: (
+            sells(made, replace(KEYLESS, order="default~z")),
+            left(made, lucky=5, initial=5),
+            changed(made.restocks, 0, added=2),
+        ),
     },
     "never decrease": {"a token that went back": a_token_that_went_back},
-    "an order has a grant": {
+    "an event has a grant": {
         "a grant of two instances": lambda made: order_changed(made, 1, instance="two"),
         "an order without a grant": lambda made: order_changed(made, 0, token=0, batch="batch 0"),
         "a batch of two grants": lambda made: order_changed(made, 2, batch="batch 1"),
@@ -281,8 +304,6 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "an internal error": lambda made: made.attempts.insert(0, attempt("a", None, status=500)),
         "a 503 that says not when": lambda made: changed(made.attempts, 3, retry_after=None),
         "a buyer who was never told": lambda made: asked(made, attempt("e", None, status=0)),
-        "another outcome": lambda made: changed(made.attempts, 6, outcome="perhaps"),
-        "an answer about another quantity": lambda made: changed(made.attempts, 0, granted=2),
     },
     "sales go on": {
         "silence after a fault": lambda made: has(made, faults=[paused(6.0, 14.0, 6.5)]),
@@ -306,13 +327,11 @@ FORGED: dict[str, dict[str, Forgery]] = {
             has(made, faults=[paused(2.0, 11.0, 5.0)]),
         ),
     },
-    "what is seen": {"said before it was so": lambda made: changed(made.looks, 1, stock=2, lucky=1)},
     "nobody is fenced off": {
         "fenced off in peace": lambda made: made.counts.append(Count(9.5, 9.7, "one", "fenced_writes_total", 1)),
     },
     "more than the limit": {
-        "more than the limit": lambda made: sells(made, replace(MUGS, id="another", key="n", quantity=1)),
-        "refused below the limit": lambda made: changed(made.attempts, -1, buyer="buyer of x"),
+        "more than the limit": lambda made: sells(made, replace(MUGS, order="default~z", key="n", quantity=1)),
     },
     "two never believe": {
         "two owners at once": lambda made: changed(made.beliefs, 2, since=4.1),
@@ -346,10 +365,11 @@ FORGED: dict[str, dict[str, Forgery]] = {
     },
     "a test of refunds": {"nobody is given back anything": lambda made: changed(made.cents, 0, asked=0)},
     "a test of all this": {
+        "nobody was refused": lambda made: (with_more_units(made, 1), made.attempts.pop(6)),
         "no faults": lambda made: made.faults.clear(),
         "faults that missed": lambda made: changed(made.faults, 0, struck=False),
         "nobody looked": lambda made: made.looks.clear(),
-        "nothing sold": lambda made: (has(made, attempts=made.attempts[6:7]), ends(made, orders=())),
+        "nothing sold": lambda made: (has(made, attempts=made.attempts[6:7]), written(made)),
         "no long hold": lambda made: made.beliefs.pop(),
         "nobody asked again": lambda made: made.attempts.pop(2),
         "another fault that was asked for": lambda made: has(
@@ -395,7 +415,7 @@ def a_grant_that_was_forgotten(made: History, until: float = 8.9) -> Any:
     ("consequence", "promises"),
     [
         (older_tokens, ("never decrease", "token is higher")),
-        (a_token_that_was_given_again, ("an order has a grant",)),
+        (a_token_that_was_given_again, ("an event has a grant",)),
         (a_grant_that_was_forgotten, ("two never believe",)),
     ],
 )
@@ -418,8 +438,8 @@ def test_a_lock_that_came_back_older_explains_what_it_must(consequence: Forgery,
         ("never decrease", lambda made: older_tokens(made, epoch=0)),  # without the operator's command
         ("never decrease", lambda made: (older_tokens(made), order_changed(made, 4, epoch=2))),  # and a second command
         ("two never believe", lambda made: a_grant_that_was_forgotten(made, 9.1)),  # and renewed
-        ("an order has a grant", lambda made: (a_token_that_was_given_again(made), made.beliefs.pop())),
-        ("add up to", oversold),
+        ("an event has a grant", lambda made: (a_token_that_was_given_again(made), made.beliefs.pop())),
+        ("no unit is in two places", oversold),
     ],
 )
 def test_a_lock_that_came_back_older_explains_nothing_else(promise: str, forgery: Forgery) -> None:

@@ -6,28 +6,32 @@ from typing import Any
 
 import pytest
 
-from lab.torture.history import Attempt, Delivery, End, History, Item, Left, Look, NewSale, Setup, SoldOrder
+from lab.torture.history import Call, Delivery, End, Entry, History, Item, Left, Look, NewSale, Setup
 from lab.torture.judge import Finding, judge
 
 Forgery = Callable[[History], object]
 
 
-def bid(name: str, at: float, outcome: str | None, quantity: int = 1, **more: Any) -> Attempt:
-    """Return a request for a drop, and its answer, which came at that time; `order` is named after the buyer."""
-    given: dict[str, Any] = {"wish": name, "key": name, "sku": "drop", "buyer": name, "quantity": quantity}
-    given |= {"instance": "one", "sent_at": at - 0.1, "done_at": at, "status": 200 if outcome else 404}
-    given |= {"outcome": outcome, "granted": quantity, "order": f"drop~{name}" if outcome == "sold" else None}
-    return Attempt(**given | more)
+def bid(name: str, at: float, outcome: str | None, quantity: int = 1, **more: Any) -> Call:
+    """Return a request for a drop, and its answer, which came at that time; its order is named after the buyer."""
+    given = {"status": 200 if outcome else 404, "key": name, "outcome": outcome}
+    given |= {"told": f"drop~{name}" if outcome == "sold" else None}
+    return Call("buy", name, "drop", name, quantity, "one", at - 0.1, at, **given | more)
 
 
-def order(name: str, quantity: int = 1, **more: Any) -> SoldOrder:
-    return SoldOrder(f"drop~{name}", quantity, name, name, "one", 1, "batch", **{"sku": "drop"} | more)
+def order(name: str, quantity: int = 1) -> Entry:
+    who = f"drop~{name}", 1, quantity, name, name, 1, "batch", 0
+    return Entry("drop", name, "sold", *who, -quantity, 0, quantity, instance="one")
 
 
 def told(name: str, at: float, **more: Any) -> Delivery:
     """Return a delivery of the event of an order."""
     given: dict[str, Any] = {"id": f"drop~{at:g}", "event": "sold", "order": f"drop~{name}", "body": f"of {name}"}
     return Delivery("one", at, at + 0.1, 200, **given | more)
+
+
+def look(at: float, stock: int, lucky: int) -> Look:
+    return Look(at - 0.05, at, "drop", stock, 0, lucky)
 
 
 def history() -> History:
@@ -46,8 +50,8 @@ def history() -> History:
         bid("e", 14, "sold", replayed=True),
     ]
     made.announced = [told("a", 1.5), told("c", 6.5), told("d", 11.5), told("d", 11.5), told("e", 12.5)]
-    made.seen = [Look(2.5, 2.6, 0, 3, "drop"), Look(5.05, 5.1, 3, 0, "drop"), Look(6.5, 6.6, 1, 1, "drop")]
-    made.end = End((), (), drops=(Left(0, 3, 3, "drop"),), bought=(order("d", 2), order("e")))
+    made.seen = [look(2.6, 0, 3), look(5.1, 3, 0), look(6.6, 1, 1)]
+    made.end = End((Left("drop", 0, 0, 3, 3),), journal=(order("d", 2), order("e")))
     return made
 
 
@@ -57,10 +61,10 @@ def broken(made: History) -> list[Finding]:
     return [one for one in judge(made) if not one.holds and one.promise.startswith(promises)]
 
 
-def kept(made: History, *orders: SoldOrder, stock: int = 0) -> None:
+def kept(made: History, *orders: Entry, stock: int = 0) -> None:
     assert made.end is not None
     lucky = sum(one.quantity for one in orders)
-    made.end = replace(made.end, bought=orders, drops=(Left(stock, lucky, 3, "drop"),))
+    made.end = replace(made.end, journal=orders, left=(Left("drop", stock, 0, lucky, 3),))
 
 
 FORGED: dict[str, dict[str, Forgery]] = {
@@ -69,7 +73,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "more than the new one has": lambda made: made.bids.append(bid("w", 7, "sold", 2)),
         "refused what was there": lambda made: made.bids.append(bid("w", 7, "sold_out")),
         "a unit that is nowhere": lambda made: kept(made, order("d", 2), stock=0),
-        "a look that adds up to another sale": lambda made: made.seen.append(Look(6.5, 6.6, 1, 2, "drop")),
+        "a look that adds up to another sale": lambda made: made.seen.append(look(6.6, 1, 2)),
         "a unit too many": lambda made: kept(made, order("d", 2), order("e"), stock=1),
     },
     "has forgotten the one before": {
@@ -121,7 +125,7 @@ def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
     ],
     ids=["sold in between", "refused in between", "removed in between", "perhaps sold to another", "told from memory"],
 )
-def test_what_nobody_can_know_is_let_pass(bids: list[Attempt]) -> None:
+def test_what_nobody_can_know_is_let_pass(bids: list[Call]) -> None:
     """While a sale begins, an answer may be of either; a request without an answer may have had the unit."""
     made = history()
     made.bids += bids

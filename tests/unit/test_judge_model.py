@@ -49,7 +49,7 @@ class Sale:
         numbers = {one.buyer or "": one.number for one in held}
         about: dict[str, Any] = {"records": self.records, "open": numbers, "payments": self.payments, "due": due}
         snapshot = Snapshot(self.left, 0, bought=self.bought, now_ms=self.now_ms, **about)
-        decisions, changes, _ = decide(snapshot, commands, limit_per_buyer=FLOW.item.limit, windows=WINDOWS)
+        decisions, changes, *_ = decide(snapshot, commands, limit_per_buyer=FLOW.item.limit, windows=WINDOWS)
         batch = list[Entry]()
         for change in changes:
             self._write(batch, change.after, change.kind, change.units, change.facts)

@@ -32,10 +32,8 @@ def without(mechanism: Mechanism) -> tuple[Protocol, Found[State]]:
     return protocol, explore(protocol)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "scope", [SCOPES[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in SCOPES[1:3])], ids=str
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("scope", SCOPES[:3], ids=str)
 def test_the_whole_protocol_keeps_every_promise(scope: Scope) -> None:
     """Every promise holds in each state that can be reached with a fault of any kind."""
     found = explore(Protocol(scope))

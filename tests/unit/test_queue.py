@@ -112,8 +112,8 @@ class Lossy(MemoryStockStore):
     async def resolve(self, fence: Fence, batches: Any) -> Any:
         return await self.prepare(fence, "", batches)
 
-    async def commit(self, fence: Fence, batches: Any) -> Any:
-        await super().commit(fence, batches)
+    async def commit(self, fence: Fence, batches: Any, together: Any = ()) -> Any:
+        await super().commit(fence, batches, together)
         self.lost = True
         raise StockUnavailable("no answer")
 

@@ -64,7 +64,7 @@ class Told:
     def do(self, command: OrderCommand, at_ms: int = 1_500) -> Any:
         owners = {one.ref: "1-0" for one in self.record.payments}
         snapshot = Snapshot(self.stock, 0, records={"1-0": self.record}, payments=owners, now_ms=at_ms)
-        decisions, changes, _ = decide(snapshot, [command])
+        decisions, changes, *_ = decide(snapshot, [command])
         for change in changes:
             self.stock += change.units.stock
             self.record = Record.from_text("1-0", change.after.to_text())

@@ -33,17 +33,23 @@ BAD_DAYS: Final = {
 
 @dataclass(slots=True)
 class Payment:
-    """Money that was taken. Amounts are in the minor unit of `currency`."""
+    """Money that was taken, perhaps for a hold. Amounts are in the minor unit of `currency`, "" for none."""
 
     ref: str
     amount: int
     currency: str = "EUR"
+    hold: str = ""
     refunds: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def given_back(self) -> int:
         """What was given back so far."""
         return sum(one["amount"] for one in self.refunds if one["status"] != "failed")
+
+    def told(self, **other: Any) -> dict[str, Any]:
+        """What a callback says of it."""
+        own = {"hold": self.hold, "payment_ref": self.ref, "amount": self.amount, "currency": self.currency or None}
+        return own | other
 
 
 class Bank:
@@ -64,9 +70,9 @@ class Bank:
         self._serving: asyncio.Task[None] | None = None
         self.url = ""
 
-    def take(self, ref: str, amount: int, currency: str = "EUR") -> Payment:
+    def take(self, ref: str, amount: int, currency: str = "EUR", hold: str = "") -> Payment:
         """Take a payment."""
-        found = self.payments[ref] = Payment(ref, amount, currency)
+        found = self.payments[ref] = Payment(ref, amount, currency, hold)
         return found
 
     def give_back(self, ref: str, amount: int | None = None, **more: Any) -> dict[str, Any]:
