@@ -4,15 +4,16 @@ import gc
 import os
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Generator, Iterator
+from functools import cache
+from typing import Any
+from unittest.mock import patch
 
 import httpx
 import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.configuration import set_hypothesis_home_dir
 
 from fencelock import Scope
 from lab.servers import EtcdMember, MariaDB, Postgres, Valkey
@@ -26,7 +27,7 @@ pytest_runtest_makereport = skips.pytest_runtest_makereport
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep Hypothesis' cache out of the repository, and let Ctrl-C reach the processes to which a test sends it."""
+    """Set Hypothesis up, and let Ctrl-C reach the processes to which a test sends it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A script's shell makes its background jobs ignore SIGINT, and children inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,15 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     defaults["ready_within_s"] = 90.0
     for part in ("connect", "read", "write", "pool"):
         setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, 60.0)
-    directory = tempfile.TemporaryDirectory(prefix="seckill-hypothesis-")
-    config.add_cleanup(directory.cleanup)
-    set_hypothesis_home_dir(directory.name)
+    # Each client would read all certificates anew, which takes 50 ms, and speaks plain HTTP.
+    patch("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context)).start()
     # A busy machine is no failure, and CI refuses no change for what chance finds in the rule of another.
     # A mutant (`make mutants`) is to be noticed, and nobody reads by which example.
     phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ else [*Phase]
     fixed = "CI" in os.environ and "NIGHTLY" not in os.environ
     slow = [HealthCheck.too_slow]
-    settings.register_profile("patient", deadline=None, derandomize=fixed, phases=phases, suppress_health_check=slow)
+    # .hypothesis keeps the constants of all modules: each worker would read our sources for them, for two seconds. What
+    # once failed isn't kept: a run begins like any other.
+    kept: dict[str, Any] = {"phases": phases, "suppress_health_check": slow, "database": None}
+    settings.register_profile("patient", deadline=None, derandomize=fixed, **kept)
     settings.load_profile("patient")
 
 
@@ -63,15 +66,17 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of the lock contract that go beyond what a backend guarantees, and mark what is for the night.
 
-    Where a class has a `SMOKE`, `make test` runs the tests that it names; the others are slow. So is what needs
-    MariaDB, PgBouncer or the servers of Redlock.
+    Where a class has a `SMOKE`, only the tests that it names go before the night: it is much like another class. What
+    needs MariaDB, PgBouncer or the servers of Redlock is slow.
     """
     chosen, others = list[pytest.Item](), list[pytest.Item]()
     of_processes = (Scope.EVERYBODY, Scope.MACHINE)
     for item in items:
         smoke = getattr(getattr(item, "cls", None), "SMOKE", None)
         beyond = smoke is not None and getattr(item, "originalname", item.name) not in smoke
-        if beyond or {"mariadb_server", "three_servers", "pooler"} & set(getattr(item, "fixturenames", ())):
+        if beyond:
+            item.add_marker(pytest.mark.exhaustive)
+        if {"mariadb_server", "three_servers", "pooler"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
         guarantees = getattr(getattr(item, "cls", None), "guarantees", None)
         promised = guarantees is None or (
@@ -123,8 +128,11 @@ def postgres_server() -> Iterator[Postgres]:
 def postgres(postgres_server: Postgres) -> Postgres:
     """Start a real PostgreSQL, which syncs each commit, and empty it."""
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE")
-        connection.execute("CREATE SCHEMA public")
+        tables = connection.execute(
+            "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchall()
+        for (name,) in tables:  # most tests need these again: to make them costs more than many a test
+            connection.execute(f"DELETE FROM {name}".encode())
     return postgres_server
 
 

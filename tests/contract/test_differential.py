@@ -13,10 +13,13 @@ GUARDS = {
     "mixed": {"valkey": "fence", "mariadb": "version", "postgres": "timestamp"},
 }
 SEEDS = range(1, 9)
-BY_NIGHT = [pytest.param(name, seed, marks=pytest.mark.slow) for name in list(GUARDS)[1:] for seed in SEEDS]
+IN_CI, BY_NIGHT = (
+    [pytest.param(name, seed, marks=mark) for name in list(GUARDS)[1:] for seed in seeds]
+    for seeds, mark in ((SEEDS[:2], pytest.mark.slow), (SEEDS[2:], pytest.mark.exhaustive))
+)
 
 
-@pytest.mark.parametrize(("guards", "seed"), [*(("by day", seed) for seed in SEEDS[:2]), *BY_NIGHT])
+@pytest.mark.parametrize(("guards", "seed"), [*(("by day", seed) for seed in SEEDS[:2]), *IN_CI, *BY_NIGHT])
 async def test_the_same_sale_on_each_store(
     request: pytest.FixtureRequest, guards: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

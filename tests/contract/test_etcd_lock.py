@@ -92,7 +92,7 @@ def _binary(which: str) -> Path:
     return etcd_binary() if which == "embedded" else optional_server("etcd", "etcd-server")
 
 
-_OTHERS = [pytest.param("debian", marks=pytest.mark.slow), pytest.param("newest", marks=pytest.mark.exhaustive)]
+_OTHERS = [pytest.param(one, marks=pytest.mark.exhaustive) for one in ("debian", "newest")]
 
 
 @pytest.fixture(scope="module", params=["embedded", *_OTHERS])
@@ -646,6 +646,7 @@ def test_another_etcd_in_its_place() -> None:
             assert grant.source != held.source
 
 
+@pytest.mark.slow
 def test_an_etcd_without_space_is_not_ready() -> None:
     """Over its quota etcd answers reads and grants no lease: a ping says so, and is well when there is space again."""
     with (
@@ -724,6 +725,7 @@ def test_login(tmp_path: Path) -> None:
         backend.close()
 
 
+@pytest.mark.slow
 def test_a_change_of_users_voids_signed_tokens(tmp_path: Path) -> None:
     """A JWT has the revision of etcd's users in it. After any change of these etcd refuses it: log in again."""
     authority, key, certificate = trustme.CA(key_type=trustme.KeyType.RSA), tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -970,7 +972,7 @@ def test_locks_share_a_lease(etcd: EtcdMember, backend: EtcdBackend) -> None:
             assert other.lease.ttl_s == CALM_S
 
 
-@pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
+@pytest.mark.parametrize("kind", [EtcdBackend, pytest.param(EtcdTxnBackend, marks=pytest.mark.slow)])
 def test_many_grants_leave_nothing(etcd: EtcdMember, kind: type[EtcdBackend]) -> None:
     """After hundreds of them a process has as much to renew as after one, and etcd as many leases."""
     with closing(kind([etcd.endpoint], ttl_s=CALM_S)) as other:

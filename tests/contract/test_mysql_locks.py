@@ -33,7 +33,7 @@ from fencelock.mysql.row import MySqlRowBackend
 from lab.servers import MariaDB
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import SMOKE, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.inside import of_threads
 from tests.harness.servers import ask, connections, optional
 from tests.harness.waiting import WITHIN_S, eventually
@@ -150,6 +150,7 @@ class TestMySqlRowLock(_MySqlContract):
 
 
 class TestMySqlForUpdateLock(_MySqlContract):
+    SMOKE = SMOKE
     kind = ForUpdateSystem
     guarantees = MySqlForUpdateBackend.guarantees
 

@@ -19,7 +19,7 @@ from fencelock.postgres.backend import PostgresBackend
 from fencelock.postgres.client import PostgresClient
 from lab.servers import PgBouncer, Postgres
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import CALM_S, SMOKE, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.inside import of_threads
 from tests.harness.servers import optional
 from tests.harness.waiting import WITHIN_S, eventually
@@ -89,6 +89,7 @@ class TestPostgresLock(LockContract):
 class TestPostgresLockThroughPgBouncer(LockContract):
     """In transaction mode: each call may be on another session of the server, and nobody can listen."""
 
+    SMOKE = SMOKE
     returns_by_its_key = True
     guarantees = PostgresBackend.guarantees
 

@@ -100,6 +100,8 @@ class TestValkey(FencedStoreContract):
 
 @pytest.mark.slow
 class TestRedis(FencedStoreContract):
+    SMOKE = SMOKE
+
     @pytest.fixture
     def system(self, redis_7_0: RedisSystem) -> StoreSystem:
         return redis_7_0
@@ -179,12 +181,16 @@ class TestMySqlFence(FencedStoreContract):
 
 
 class TestMySqlVersion(StoreContract):
+    SMOKE = SMOKE
+
     @pytest.fixture
     def system(self, mariadb_server: MariaDB) -> StoreSystem:
         return MySqlSystem(mariadb_server, "version")
 
 
 class TestMySqlTimestamp(StoreContract):
+    SMOKE = SMOKE
+
     @pytest.fixture
     def system(self, mariadb_server: MariaDB) -> StoreSystem:
         return MySqlSystem(mariadb_server, "timestamp")

@@ -75,7 +75,7 @@ def the_auditor(instances: Sequence[One]) -> One:
     return one
 
 
-@pytest.mark.parametrize("end", ["kill -9", "a stop"])
+@pytest.mark.parametrize("end", [pytest.param("kill -9", marks=pytest.mark.slow), "a stop"])
 def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, end: str) -> None:
     """All instances show the auditor's findings; when it dies, another one, and only one, takes over."""
     # A process that ends resigns; a killed process leads for another TTL.

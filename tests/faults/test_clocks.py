@@ -24,7 +24,7 @@ DAY_S = 86_400
 Clock = Callable[[int], None]
 
 
-@pytest.fixture(params=[Valkey, pytest.param(MariaDB, marks=pytest.mark.slow)])
+@pytest.fixture(params=[pytest.param(one, marks=pytest.mark.slow) for one in (Valkey, MariaDB)])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, Clock]]:

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from app.errors import FenceRefused, NotDecided, StockError, StockUnavailable
 from app.orders import Answer, Ask, Outcome, Purchase, Snapshot, Terms
-from app.sale.batch import decide_part
+from app.sale.batch import Clocked, decide_parts
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Queue
 from app.stock import Batch, Fence, StockStore, registry
@@ -247,7 +247,7 @@ async def test_a_settlement_that_the_fence_refuses_is_tried_again(valkey: Valkey
         entries, ours = queue.take(1), Fence(2, "etcd:1")
         snapshot = (await store.prepare(ours, "b", {"default": Ask(keys=["k"])}))["default"]
         assert isinstance(snapshot, Snapshot)
-        part = decide_part(entries[0].item, "b", snapshot, entries, everywhere=Terms())
+        (part,) = decide_parts("b", {entries[0].item: snapshot}, entries, Clocked(Terms()))
         await store.commit(ours, {"default": part.write})
         in_doubt.add([part])  # as if the answer had been lost
         await store.prepare(Fence(9, "etcd:1"), "another", {"default": Ask()})

@@ -7,14 +7,10 @@ import pytest
 from lab.torture.bugs import BUGS
 from tests.harness.torture import torture
 
-pytestmark = pytest.mark.slow
-
-_IN_CI = "no-fence"
+pytestmark = pytest.mark.exhaustive
 
 
-@pytest.mark.parametrize(
-    "bug", [pytest.param(one, marks=[] if one == _IN_CI else pytest.mark.exhaustive) for one in BUGS]
-)
+@pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_found(tmp_path: Path, bug: str) -> None:
     """With one safeguard switched off, a rule that it breaks is broken, perhaps not at the first try."""
     for seed in ("5", "6", "7"):

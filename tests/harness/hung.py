@@ -15,7 +15,7 @@ from typing import Any
 
 from app import cli
 from app.sale import worker
-from app.sale.batch import decide_part
+from app.sale.batch import decide_parts
 from app.web import sse
 
 
@@ -35,9 +35,9 @@ def main() -> None:
                 case "writes":
                     while True:
                         os.write(pipe, bytes(65_536))
-        return decide_part(*arguments, **options)
+        return decide_parts(*arguments, **options)
 
-    worker.decide_part = decide  # type: ignore[attr-defined]
+    worker.decide_parts = decide  # type: ignore[attr-defined]
     if how == "log":
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, mmap.PAGESIZE)
         os.dup2(pipe, 2)

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 from app.orders import Answer, Command, Order, OrderId, Terms
-from app.sale.batch import ask, decide_part
+from app.sale.batch import Clocked, ask, decide_parts
 from app.sale.queue import Entry, Item
 from app.stock import Fence
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
@@ -29,7 +29,7 @@ class Till:
         [snapshot] = (await self.store.prepare(FENCE, batch_id, {command.sku: ask(entries)})).values()
         if isinstance(snapshot, Exception):
             raise snapshot
-        part = decide_part(item, batch_id, snapshot, entries, everywhere=Terms(), grace_s=0.0)
+        (part,) = decide_parts(batch_id, {item: snapshot}, entries, Clocked(Terms()))
         [numbers] = (await self.store.commit(FENCE, {command.sku: part.write})).values()
         if isinstance(numbers, Exception):
             raise numbers

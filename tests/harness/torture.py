@@ -21,4 +21,4 @@ def torture(report: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def broken(history: History) -> set[str]:
     """Return the invariants that the judge found broken."""
-    return {finding.invariant for finding in judge(history) if not finding.holds}
+    return {one for finding in judge(history) if not finding.holds for one in finding.invariant.split(", ")}

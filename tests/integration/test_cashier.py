@@ -29,7 +29,7 @@ from app.orders import (
 )
 from app.orders.account import PROVIDER
 from app.wiring import open_sale
-from lab.cents.bank import BAD_DAYS, Bank
+from lab.bank import BAD_DAYS, Bank
 from lab.servers import EtcdMember, Valkey
 from tests.harness.asgi import serving
 from tests.harness.receiver import SECRET

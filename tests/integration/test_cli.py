@@ -630,13 +630,16 @@ def test_the_demo_over_sql(tmp_path: Path, store: str, lock: str, guard: str) ->
     assert (report["options"]["store"], report["options"]["guard"]) == (store, guard)
 
 
-def test_a_lock_and_a_stock_in_one_database_are_on_one_server() -> None:
+@pytest.mark.parametrize(
+    ("store", "lock"),
+    [(StoreName.POSTGRES, "postgres"), pytest.param(StoreName.MYSQL, "mysql-row", marks=pytest.mark.slow)],
+)
+def test_a_lock_and_a_stock_in_one_database_are_on_one_server(store: StoreName, lock: str) -> None:
     """One server is started, whose lock keeps what it has said as the stock does."""
-    for store, lock in ((StoreName.POSTGRES, "postgres"), (StoreName.MYSQL, "mysql-row")):
-        servers = optional(lambda lock=lock: LockServers(lock))  # type: ignore[misc]
-        server, url = _store(store, servers)
-        assert servers.processes == [server]
-        assert servers.url.partition("://")[2] == url.partition("://")[2]
+    servers = optional(lambda: LockServers(lock))
+    server, url = _store(store, servers)
+    assert servers.processes == [server]
+    assert servers.url.partition("://")[2] == url.partition("://")[2]
 
 
 @pytest.mark.slow

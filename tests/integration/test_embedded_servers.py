@@ -25,7 +25,7 @@ from tests.harness.waiting import eventually
 Kind = type[ZooKeeper] | type[MariaDB] | type[Postgres]
 
 
-@pytest.fixture(params=[*(pytest.param(one, marks=pytest.mark.slow) for one in (ZooKeeper, MariaDB)), Postgres])
+@pytest.fixture(params=[pytest.param(one, marks=pytest.mark.slow) for one in (ZooKeeper, MariaDB, Postgres)])
 def kind(request: pytest.FixtureRequest) -> Kind:
     optional(request.param)
     return request.param

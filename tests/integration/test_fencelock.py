@@ -113,6 +113,7 @@ def test_the_program_for_postgresql_runs_as_printed(tmp_path: Path) -> None:
     assert said == ["account 5\n", "account 10\n"]
 
 
+@pytest.mark.slow
 def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
     """`mypy --strict` finds the installed types, no error in the README, and each mistake that was planted."""
     # The programs about metrics import this. No other test minds its presence.

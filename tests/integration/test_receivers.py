@@ -104,7 +104,7 @@ async def test_none_waits_for_another(etcd: EtcdMember, store: str, shop_end: Re
             await eventually_async(slow.by_order, "the slow one's", until=lambda got: got == expected)
             erp.decide = shop_end.decide
             await eventually_async(erp.by_order, "the one's that refused", until=lambda got: got == expected)
-            await away.open()
+            await away.listen()
             await eventually_async(away.by_order, "the one's that was away", until=lambda got: got == expected)
             assert len(shop_end.got) == 60
 

@@ -18,7 +18,7 @@ from app.orders import OrderId
 from app.payments import Kind, Report
 from app.payments.reconcile import Movement, MovementKind
 from app.wiring import refunds_of
-from lab.cents.bank import Bank
+from lab.bank import Bank
 from tests.harness.asgi import serving
 from tests.harness.receiver import SECRET
 from tests.harness.shop import settings

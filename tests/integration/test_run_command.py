@@ -331,6 +331,7 @@ def by_cron(line: str) -> tuple[str, str]:
     return first.replace("\\%", "%"), "\n".join(more)
 
 
+@pytest.mark.slow
 def test_the_lines_for_a_crontab_are_read_by_cron_as_they_are_meant(tmp_path: Path, valkey: Valkey) -> None:
     """Each line of a crontab on a page is one command without input, which runs its job, or starts it once a slot."""
     pages = [*(ROOT / "docs").glob("*.md"), ROOT / "fencelock" / "README.md"]

@@ -27,7 +27,7 @@ from app.orders import Answer, Outcome, Purchase
 from app.sale import Rules
 from app.sale import queue as queue_module
 from app.sale import worker as worker_module
-from app.sale.batch import Part, decide_part
+from app.sale.batch import Part, decide_parts
 from app.sale.worker import Worker
 from app.stock import Fence, registry
 from app.telemetry.observer import Observer
@@ -406,20 +406,20 @@ async def test_nothing_comes_between_a_decision_and_its_commit(
     """A buyer whose time ran out in between would be told that nothing was sold, and be sold to."""
     seen: list[str] = []
 
-    def decide(*arguments: Any, **options: Any) -> Part:
+    def decide(*arguments: Any, **options: Any) -> list[Part]:
         seen.append("decided")
         asyncio.get_running_loop().call_soon(seen.append, "others had their turn")
-        return decide_part(*arguments, **options)
+        return decide_parts(*arguments, **options)
 
     async with shop(etcd.endpoint, valkey.url) as one:
         commit = one.store.commit
 
-        async def note(fence: Fence, batches: Any) -> Any:
+        async def note(fence: Fence, batches: Any, together: Any) -> Any:
             seen.append("commit")
             return await commit(fence, batches)
 
         await one.set_stock("default", 1)
-        monkeypatch.setattr(worker_module, "decide_part", decide)
+        monkeypatch.setattr(worker_module, "decide_parts", decide)
         monkeypatch.setattr(one.store, "commit", note)
         assert (await one.submit(Purchase())).outcome is Outcome.SOLD
     assert seen == ["decided", "commit", "others had their turn"]

@@ -620,6 +620,7 @@ async def test_names_that_nobody_sells_cost_a_statement(server: MariaDB) -> None
 # -- the server ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -> None:
     """A frozen server ends a call at its deadline; afterwards calls succeed again."""
     async with opened(own_server) as patient, opened(own_server, timeout_s=0.3, connections=2) as store:
@@ -698,6 +699,7 @@ async def test_a_table_that_is_lost_is_not_made_anew(server: MariaDB) -> None:
         assert (await store.level("default")).stock == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", GUARDS)
 async def test_a_read_only_server_is_not_ready(own_server: MariaDB, guard: str) -> None:
     """A read-only server answers, but can't sell; `ping` reports that. The same holds without the right to write."""
@@ -749,7 +751,7 @@ async def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
         assert [(await stores[0].level(sku)).stock for sku in await stores[1].items()] == list(range(8))
 
 
-@pytest.mark.parametrize("start", [MariaDB, Postgres])
+@pytest.mark.parametrize("start", [pytest.param(MariaDB, marks=pytest.mark.slow), Postgres])
 async def test_a_start_that_was_cut_is_made_up_for(start: Callable[[], MariaDB | Postgres]) -> None:
     """An index whose statement was lost is made at the next start."""
     with optional(start) as server, Proxy(server.port) as path:
@@ -833,6 +835,7 @@ def counted(answers: list[Any]) -> Counter[str]:
 PATIENT: dict[str, Any] = {"purchase_timeout_ms": 60_000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", ["fence", "version"])
 async def test_a_server_that_is_killed_keeps_what_buyers_were_told(
     etcd: EtcdMember, own_server: MariaDB, guard: str

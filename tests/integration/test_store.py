@@ -62,7 +62,7 @@ async def closing(store: StockStore) -> AsyncIterator[StockStore]:
         await store.close()
 
 
-@pytest.fixture(scope="module", params=["valkey", pytest.param("redis-7.0", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["valkey", pytest.param("redis-7.0", marks=pytest.mark.exhaustive)])
 def server(request: pytest.FixtureRequest) -> Iterator[Valkey]:
     """Start the embedded Valkey, or Debian's Redis."""
     binary = valkey_binary() if request.param == "valkey" else optional_server("redis-server", "redis-server")
@@ -157,6 +157,24 @@ async def test_an_entry_that_somebody_else_has_written(store: StockStore, client
     await commit(store, "default", fence(4), Batch("c", seen, [], [Refused("r", Settled("sold_out", 9, None))]))
     assert await sell(store, 5, 1) == ["9999999999999-1"]
     assert isinstance((await store.inspect(["default"]))["default"], Fence)  # our last order is still known to be there
+
+
+async def test_a_strangers_entry_beside_items_that_are_written_together(store: StockStore, client: Any) -> None:
+    """Neither of them is written, nothing stays of the entry that was, and the next batch is written."""
+    skus = ["case", "phone"]
+    for sku in skus:
+        await store.set_stock(sku, fence(1), 5)
+        await sell(store, 2, 1, sku=sku)
+    asked = await store.prepare(fence(3), "b", dict.fromkeys(skus, Ask()))
+    (_, fields) = (await client.xrange("seckill:{phone}:orders", count=1))[0]
+    await client.xadd("seckill:{phone}:orders", fields, id="9999999999999-0")
+    write = {sku: batch(one, 1) for sku, one in asked.items() if isinstance(one, Snapshot)}
+    done = await store.commit(fence(3), write, [set(skus)])
+    assert [type(one) for one in done.values()] == [StockChanged, StockChanged]
+    assert [(await store.level(sku)).stock for sku in skus] == [4, 4]
+    assert await store.count_entries("case") == 1
+    for sku in skus:
+        assert len(await sell(store, 4, 1, sku=sku)) == 1
 
 
 async def test_an_order_with_the_id_of_a_lost_one_is_another(server: Valkey, store: StockStore, client: Any) -> None:

@@ -70,7 +70,7 @@ class Desk:
         """Have a command decided and written; each event must make the record that is written with it."""
         owners = dict.fromkeys((one.ref for one in self.record.payments), "1-0")
         snapshot = Snapshot(self.left, 0, records={"1-0": self.record}, now_ms=1_500, payments=owners)
-        decisions, changes, _ = decide(snapshot, [kind(*ORDER, *about, **more)])
+        decisions, changes, *_ = decide(snapshot, [kind(*ORDER, *about, **more)])
         for change in changes:
             assert change.before == self.record
             assert change.after == life.apply(self.record, change.kind, change.own_facts)

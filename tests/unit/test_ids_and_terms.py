@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import fields
+from string import ascii_letters, digits
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from app.orders.id import new_name
 from app.orders.terms import OPTIONS, TERMS, NotATerm, read_terms
 from app.web.admin import StockChange
 
-SKUS = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
-NUMBERS = st.from_regex(r"(0|[1-9][0-9]{0,19})(-(0|[1-9][0-9]{0,15}))?", fullmatch=True)
-SECRETS = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
+SKUS = st.text(f"{ascii_letters}{digits}._-", min_size=1, max_size=64)
+NUMBERS = st.builds(
+    "{}{}".format, st.integers(0, 10**20 - 1), st.just("") | st.integers(0, 10**16 - 1).map("-{}".format)
+)
+SECRETS = st.binary(min_size=16, max_size=16).map(bytes.hex)
 
 
 @given(SKUS, NUMBERS, SECRETS)
@@ -141,10 +144,10 @@ def test_a_pause_that_an_earlier_release_kept() -> None:
 def test_terms_of_people(limit: int, window: int, start: int, lasts: int) -> None:
     """Each is read by what people call it; "default" and "none" are what they say."""
     written = {"limit": str(limit), "hold": str(window), "pay": str(window), "price": "4.99 EUR"}
-    written |= {"offer": str(window), "smaller_first": "yes"}
+    written |= {"offer": str(window), "smaller_first": "yes", "limit_group": "3 case"}
     written |= {"starts_at": moments.written(start), "ends_at": moments.written(start + lasts)}
     own: dict[str, Any] = {"limit_per_buyer": limit, "hold_s": float(window), "pay_s": float(window), "price": 499}
-    own |= {"offer_s": float(window), "smaller_first": True}
+    own |= {"offer_s": float(window), "smaller_first": True, "limit_group": "3 case"}
     assert read_terms(written) == own | {"currency": "EUR", "starts_at": float(start), "ends_at": float(start + lasts)}
     assert set(OPTIONS) == set(written)
     assert read_terms(dict.fromkeys(("limit", "starts_at", "ends_at"), "none")) == dict.fromkeys(

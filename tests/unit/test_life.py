@@ -6,6 +6,7 @@ import pytest
 
 from app.main import create_app
 from app.orders import NO_UNITS, Event, EventKind, GivenBack, Incident, OrderState, Refund, RequestRefund, life
+from app.orders.record import Line
 from app.orders.view import OrderEventData, OrderEventView, of_event
 from app.settings import Settings
 from lab import events
@@ -60,6 +61,9 @@ def test_the_description_of_events_has_all_that_they_say() -> None:
     assert document["webhooks"].keys() == {f"order.{kind}" for kind in EventKind}
     facts = [(EventKind(record.state), record.facts, record) for _, record in begun()]
     facts += [(one.kind, one.facts, one.after) for _, one in changes()]
+    basket = next(record for _, record in begun() if record.state is OrderState.HELD)._replace(lines=(Line("case", 2),))
+    part = life.changed(basket, EventKind.CANCELLED, {"about": "units", "units": 1, "line": "case"})
+    facts.append((part.kind, part.facts, part.after))
     seen: set[str] = set()
     for kind, said, record in facts:
         order = record.id_of("default")

@@ -89,6 +89,7 @@ def test_the_config_and_the_rules_are_valid() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", MONITORING / "alerts.yml")
 
 
+@pytest.mark.slow
 def test_each_alert_fires_when_it_should() -> None:
     """Prometheus' own checker runs it: a good sale fires no alert, and every rule fires with a cause."""
     promtool("test", "rules", RULE_TESTS)

@@ -55,6 +55,7 @@ def test_a_server_whose_disk_is_full_says_so_in_a_line() -> None:
     assert "server.go" not in str(failed.value)
 
 
+@pytest.mark.slow
 def test_a_slow_start_has_time_as_long_as_it_works() -> None:
     """On a busy machine a server is ready later than usual; one that stands still is given up."""
     asked = itertools.count()
