@@ -1,10 +1,12 @@
 """`make mutants` changes the code in one place at a time, and looks whether a fast test notices it.
 
 python tests/mutants.py app/orders [app/money.py ...] [--sample 200] [--again] [--tests FILE ...] [--write]
+python tests/mutants.py --since origin/main [--sample 60]
 
 A house is a folder or a file; `mutants.toml` has the tests that belong to it besides those of `tests/unit` that import
 it. Of these mutmut chooses for each function those that run it. `--sample`: so many mutants, always the same ones;
-`--again`: only those that were not noticed the last time; `--write`: docs/mutants.md gets the result.
+`--again`: only those that were not noticed the last time; `--write`: docs/mutants.md gets the result. `--since`: only
+those of functions that have changed since a commit, file by file.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -57,6 +60,7 @@ class House:
 
     path: str
     chosen: Sequence[str] = ()
+    functions: frozenset[str] | None = None  # only of these, such as `_Now.hold`; None: all
     results: dict[str, str] = field(default_factory=dict)
     there: int = 0  # mutants, of which some may not have been tried
 
@@ -135,11 +139,14 @@ class House:
         try:
             if again:
                 chosen = tuple(name for name, result in self.read().items() if result not in (*_NOTICED, "not checked"))
-            elif sample:
+            elif sample or self.functions is not None:
                 set_mutant_under_test("mutant_generation")
                 copy_src_dir()
                 create_mutants(1)
-                chosen = tuple(sorted(self.read(), key=lambda name: hashlib.sha256(name.encode()).digest())[:sample])
+                some = [one for one in self.read() if self.functions is None or _function(one) in self.functions]
+                chosen = tuple(sorted(some, key=lambda name: hashlib.sha256(name.encode()).digest())[:sample])
+                if not chosen:
+                    return
             _run(chosen, os.cpu_count())
         except SystemExit as ended:
             raise SystemExit(f"see {self.place / 'log'}") from ended
@@ -173,9 +180,37 @@ class House:
             path = str(find_mutant(name).path)
             diff = get_diff_for_mutant(name, path=path).splitlines()[2:]
             was, now = (" ".join(line[1:].strip() for line in diff if line[0] == sign) for sign in "-+")
-            function = re.sub(r"^x_|^xǁ", "", name.rpartition(".")[2].partition("__mutmut_")[0]).replace("ǁ", ".")
             source = path.replace("src/fencelock", "fencelock/src/fencelock")
-            yield Mutant(name, f"{source}:{function}", was, now)
+            yield Mutant(name, f"{source}:{_function(name)}", was, now)
+
+
+def _function(name: str) -> str:
+    """The function of a mutant, such as `_Now.hold`."""
+    return re.sub(r"^x_|^xǁ", "", name.rpartition(".")[2].partition("__mutmut_")[0]).replace("ǁ", ".")
+
+
+def changed_since(commit: str) -> dict[str, frozenset[str]]:
+    """By file of the sources, the functions with lines that have changed since a commit."""
+    diff = ["git", "diff", "--unified=0", "--diff-filter=AM", commit, "--", *SOURCES.values()]
+    text = subprocess.run(diff, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found: dict[str, frozenset[str]] = {}
+    for part in text.split("\ndiff --git "):
+        match = re.search(r"^\+\+\+ b/(\S+\.py)$", part, re.MULTILINE)
+        if match is None:
+            continue
+        spans = re.findall(r"^@@ \S+ \+(\d+)(?:,(\d+))? @@", part, re.MULTILINE)
+        lines = {int(first) + n for first, count in spans for n in range(max(1, int(count or 1)))}
+        tree = ast.parse((ROOT / match[1]).read_text(encoding="utf-8"))
+        found[match[1]] = frozenset(name for name, span in _functions(tree) if lines & {*span})
+    return {path: names for path, names in found.items() if names}
+
+
+def _functions(node: ast.AST, of: str = "") -> Iterator[tuple[str, range]]:
+    for one in ast.iter_child_nodes(node):
+        if isinstance(one, ast.ClassDef):
+            yield from _functions(one, f"{one.name}.")
+        elif isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield of + one.name, range(one.lineno, (one.end_lineno or one.lineno) + 1)
 
 
 def _imported(file: Path) -> set[str]:
@@ -232,11 +267,13 @@ def main() -> int:
     asked.add_argument("--tests", nargs="*", help="files of tests; default: the fast ones that belong to the house")
     asked.add_argument("--again", action="store_true", help="only those that were not noticed the last time")
     asked.add_argument("--write", action="store_true", help="write the result into docs/mutants.md")
+    asked.add_argument("--since", metavar="COMMIT", help="only of functions that have changed since then")
     given, unnoticed = asked.parse_args(), 0
-    for path in given.paths:
+    touched = changed_since(given.since) if given.since else dict[str, frozenset[str]]()
+    for path in touched if given.since else given.paths:
         pid = os.fork()  # mutmut keeps all that it knows in the process: each house has its own
         if not pid:
-            house = House(path, given.tests)
+            house = House(path, given.tests or (), touched.get(path))
             house.run(given.sample, again=given.again)
             found = list(house.survivors())
             print(row(house, found))

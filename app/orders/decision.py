@@ -315,12 +315,13 @@ class _Now:
         """The decision on a wish that can't be had; None if it can."""
         if closed is not None:
             return Decision(closed)
-        if (self._limit or self._group) and wish.buyer is None:
+        limited = self._limit or self._group
+        if limited and wish.buyer is None:
             return Decision(error=BuyerRequired(_BUYER_REQUIRED))
         if not self.left or self.waiting:
             # Before the limit is checked: this answer may not be recorded, and a repeat must get the same one again.
             return Decision(Outcome.SOLD_OUT)
-        if refused := self._over_a_limit(wish.buyer, wish.quantity):
+        if limited and (refused := self._over_a_limit(wish.buyer, wish.quantity)):
             return refused
         return Decision(Outcome.SOLD_OUT) if wish.quantity > self.left else None
 
