@@ -555,7 +555,7 @@ class _Now:
                 continue
             if order.state is not OrderState.HELD or (there.sku, order.number) in being_paid:
                 continue
-            if order.due_ms > there.at_ms:  # there was the first look, a moment earlier
+            if there is not self and order.due_ms > there.at_ms:  # which was read a moment earlier
                 continue
             if self._due_by_ms is not None and order.due_ms > self._due_by_ms:
                 self.more_due = False

@@ -112,6 +112,7 @@ async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
         "lucky": 1,
         "initial": 5,
         "limit_per_buyer": 0,
+        "limit_group": None,
         "starts_at": None,
         "ends_at": 1,
         "price": None,

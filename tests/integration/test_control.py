@@ -171,7 +171,7 @@ async def test_all_instances_on_each_page(open_clients: OpenClients) -> None:
         picture = await look(http)
         assert picture["instance"] == name
         terms: dict[str, Any] = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
-        terms |= {"paused_texts": {}, "price": None, "currency": None, "held": 0, "waiting": 0}
+        terms |= {"paused_texts": {}, "price": None, "currency": None, "held": 0, "waiting": 0, "limit_group": None}
         assert picture["level"] == {"sku": "default", "stock": 97, "lucky": 3, "initial": 100} | terms
         assert picture["store_error"] is picture["lock_error"] is None
         assert not picture["missing"]
