@@ -52,9 +52,10 @@ def completed(made: dict[str, Any], *, port: int, operator_port: int | None) -> 
 
 
 def _name_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Give the body of a request that has a title its place among the models: generated clients call it by that."""
+    """Give the body of a request that has a title, and its parts, a place among the models: clients call it by that."""
     for content in operation.get("requestBody", {}).get("content", {}).values():
         if name := content["schema"].get("title"):
+            schemas |= content["schema"].pop("$defs", {})
             schemas[name] = content["schema"]
             content["schema"] = {"$ref": _TO.format(model=name)}
 

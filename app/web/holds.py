@@ -238,7 +238,8 @@ def _lines(wish: HoldRequest, most: int) -> list[tuple[str, int]]:
         if wish.quantity > most:
             raise invalid_field("quantity", f"a whole number from 1 to {most}", where="body")
         return [(wish.sku, wish.quantity)]
-    if given := sorted({"sku", "quantity"} & wish.model_fields_set):
+    own = {"quantity": 1, "sku": DEFAULT_SKU}  # which clients send that are made from the document
+    if given := [name for name, default in own.items() if getattr(wish, name) != default]:
         raise invalid_field(given[0], "say it in `items`, where there are some", where="body")
     units = Counter[str]()
     for at, line in enumerate(wish.items):
@@ -390,8 +391,7 @@ def router(*, quantity_max: int, buyer_max: int, shop_holds: bool, anybody_confi
 
     `shop_holds`: only the shop may hold; `anybody_confirms`: no token is needed, in a rehearsal.
     """
-    wish = HoldRequest.model_json_schema()
-    wish["properties"]["items"]["anyOf"][0]["items"] = wish.pop("$defs")["ItemRequest"]
+    wish = HoldRequest.model_json_schema(ref_template="#/components/schemas/{model}")
     wish["properties"]["quantity"]["maximum"] = quantity_max
     wish["properties"]["buyer"] |= {"maxLength": buyer_max, "pattern": f"^{BUYER_PATTERN}$"}
     of_order = PATH + "/{hold_id}"

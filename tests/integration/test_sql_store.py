@@ -134,7 +134,7 @@ async def test_within_a_tick_a_timestamp_does_not_see_a_write(server: MariaDB, g
         "UPDATE seckill_items SET stock = stock - 10",
         "UPDATE seckill_items SET held = held - 3",
         "UPDATE seckill_journal SET stock = stock + 1",
-        "UPDATE seckill_journal SET quantity = 0",
+        "UPDATE seckill_journal SET quantity = -1",
         "UPDATE seckill_records SET state = 'payed'",
         "UPDATE seckill_records SET state = 'confirmed'",  # with the deadline of a hold
         "UPDATE seckill_records SET due_ms = NULL",
