@@ -44,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ else [*Phase]
     fixed = "CI" in os.environ and "NIGHTLY" not in os.environ
     slow = [HealthCheck.too_slow]
+    # What it found is to be read before a test's own time is over.
+    patch("hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS", 60).start()
     # .hypothesis keeps the constants of all modules: each worker would read our sources for them, for two seconds. What
     # once failed isn't kept: a run begins like any other.
     kept: dict[str, Any] = {"phases": phases, "suppress_health_check": slow, "database": None}

@@ -54,6 +54,7 @@ class Feed:
     chains: dict[str, Chain] = field(default_factory=dict)
     dirty: bool = False
     waiting: int = 0  # events, estimated
+    rung: str | None = None  # the operators' bell as their wishes for this item were looked at; None: not yet
     claimed: bool = False  # the store has taken a note of ours, so its events are this sender's to send
 
     @classmethod

@@ -15,6 +15,7 @@ from app.telemetry.observer import Observer
 _log = logging.getLogger(__name__)
 
 _AWAY_AFTER: Final = 5  # orders in a row of which none gets through
+_NOT_OF_AN_EVENT: Final = (401, 403, 404, 410, 429)  # these refuse all of them, or say that it is busy
 _LONGEST_S: Final = 4 * 3600.0
 _RETRY_AFTER_MAX_S: Final = 600.0  # the longest `Retry-After` that counts: a receiver may send milliseconds by mistake
 _SAY_GONE_EVERY_S: Final = 600.0
@@ -34,6 +35,7 @@ class Gate:
         self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
         self._probing = False
         self._probes = 0
+        self._answered = 0  # of them in a row: the receiver is there, and refuses what was tried
         self._moved = asyncio.Event()
         self._failed_orders: set[tuple[str, str]] = set()  # the orders that were refused since one got through
         self._failing_since: float | None = None
@@ -78,7 +80,7 @@ class Gate:
         self._rests_until = 0.0
         self._moved.set()
         if self._closed_until is not None:
-            self._closed_until, self._probes = 0.0, 0
+            self._closed_until, self._probes, self._answered = 0.0, 0, 0
 
     def got_through(self) -> float | None:
         """Note that an event was taken. If the receiver was away, return since when, in seconds since 1970."""
@@ -86,7 +88,7 @@ class Gate:
         self._failed_orders.clear()
         if self._closed_until is None:
             return None
-        self._closed_until, self._probes = None, 0
+        self._closed_until, self._probes, self._answered = None, 0, 0
         self._moved.set()
         _log.info("the receiver of events is back: %s", self._webhook.where)
         return failing_since
@@ -94,7 +96,9 @@ class Gate:
     def was_refused(self, orders: Iterable[tuple[str, str]], result: Result, probe: bool) -> None:
         """Note that the receiver has refused events; it may be away. `orders`: those of which this says so anew.
 
-        A repeated refusal, long after others got through, does not mean that the receiver is away.
+        A repeated refusal, long after others got through, does not mean that the receiver is away. While the gate is
+        closed, each refusal doubles the wait; but a receiver that says why it refuses may be back, and so a few others
+        are tried soon.
         """
         orders = list(orders)
         now = time.time()
@@ -108,8 +112,12 @@ class Gate:
         if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
             if self._closed_until is None:
                 _log.warning("the receiver of events is away, and they wait: %s %s", self._webhook.where, result.why)
-            self._probes += 1
-            self._closed_until = time.monotonic() + self.wait_s(self._probes, result)
+            says_why = 400 <= result.status < 500 and result.status not in _NOT_OF_AN_EVENT
+            self._answered = self._answered + 1 if probe and says_why else 0
+            soon = self._answered % _AWAY_AFTER
+            if not soon:
+                self._probes += 1
+            self._closed_until = time.monotonic() + self.wait_s(1 if soon else self._probes, result)
 
     def wait_s(self, tries: int, result: Result) -> float:
         """The seconds to wait after a number of failures."""

@@ -42,7 +42,6 @@ class Reader:
         self.ready: asyncio.Queue[Chain] = asyncio.Queue()
         self._superseded: FenceRefused | None = None  # by a later sender
         self._looked_at = 0.0
-        self._rung: str | None = None  # by an operator, last
         self._odd: dict[str, str] = {}  # items that could not be looked at, and why
         self._said: dict[str, dict[str, str]] = {}  # the log's text of each failure, with its items and its reason
 
@@ -78,8 +77,11 @@ class Reader:
                 self.feeds.pop(sku, None)
         await self._look(begun)
 
-    async def _look(self, skus: Collection[str]) -> None:
-        """Read the notes on some items: begin with new items and new sales, and do what operators have asked for."""
+    async def _look(self, skus: Collection[str], rung: str | None = None) -> None:
+        """Read the notes on some items: begin with new items and new sales, and do what operators have asked for.
+
+        `rung`: the operators' bell, as it was before.
+        """
         for some in in_pages(skus):
             began = time.monotonic()
             for sku, outbox in (await self._store.outbox(some, self._receiver.name)).items():
@@ -94,7 +96,8 @@ class Reader:
                     feed.last = (level.last_entry or "") if isinstance(level, Level) else feed.read_to
                 if outbox.wish:
                     with _apart(sku, self._odd):
-                        await self._grant_wish(feed, outbox)
+                        feed = await self._grant_wish(feed, outbox)
+                feed.rung = rung
             await self._journals.pace.rest_since(began)
 
     async def _look_around(self) -> None:
@@ -103,8 +106,9 @@ class Reader:
         there = [sku for sku, level in self._journals.levels.items() if isinstance(level, Level)]
         rung = Wish.rung(await self._store.notices({}), self._receiver.name)
         # Also the items that could not be read, or that an operator has to unfence.
-        await self._look([sku for sku in there if rung != self._rung or sku not in self.feeds or sku in self._odd])
-        self._rung = rung
+        feeds = [(sku, self.feeds.get(sku)) for sku in there]
+        new = [sku for sku, feed in feeds if feed is None or feed.rung != rung or sku in self._odd]
+        await self._look(new, rung)
         for feed in list(self.feeds.values()):
             feed.waiting = 0  # beyond those in the window
             if feed.last != feed.read_to:
@@ -173,7 +177,7 @@ class Reader:
         if len(found) < PAGE:
             feed.last = feed.read_to
 
-    async def _grant_wish(self, feed: Feed, outbox: Outbox) -> None:
+    async def _grant_wish(self, feed: Feed, outbox: Outbox) -> Feed:
         # Entries that were read are forgotten, and read anew.
         state = feed.state
         try:
@@ -193,6 +197,7 @@ class Reader:
         outbox = replace(outbox, number=max(outbox.number, feed.outbox.number))  # our own note may be under way
         fresh = self.feeds[feed.sku] = Feed(feed.sku, outbox, state, state.cursor, feed.last, dirty=True)
         await self._save_one(fresh)
+        return fresh
 
     async def _find(self, sku: str, wish: Wish) -> tuple[str, int]:
         """Find the entry behind which to send again ("": the beginning), and count the entries up to it."""

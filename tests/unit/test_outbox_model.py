@@ -21,6 +21,7 @@ from app.errors import StockUnavailable
 from app.journals import Journals, rank
 from app.orders import Cancel, Confirm, Event, EventKind, Extend, Hold, OrderId
 from app.outbox.endpoint import Result
+from app.outbox.gate import Gate
 from app.outbox.message import Message
 from app.outbox.receiver import Receiver
 from app.outbox.sender import Sender
@@ -187,7 +188,7 @@ class Shop:
         return result
 
     async def answer(self, messages: Sequence[Message]) -> Result:  # noqa: PLR0911 - a mood each
-        ids = [one.id for one in messages]
+        ids, dead = [one.id for one in messages], self.dead()  # as it is sent: a later wish doesn't call it back
         for one in messages:
             told = json.loads(one.body)["data"]
             assert told["ref"] == f"ref of {told['buyer']}"
@@ -206,7 +207,7 @@ class Shop:
         if "refused" in odd:
             return Result(422, "odd")
         try:
-            self.book.take(ids, self.dead())
+            self.book.take(ids, dead)
         except AssertionError as error:
             self.wrong.append(error)  # as the sender goes on whatever is raised here
         if self.mood == "deaf":
@@ -299,8 +300,9 @@ class Shop:
 
     @property
     def patience_s(self) -> float:
-        """For so long it may be left alone after all that time: each pause is twice the last one."""
-        return 2 * self.loop.time() + 60 + min(self.asks_s, ASKED_MAX_S)
+        """For so long it may be left alone after all that time: each try without an answer doubles the pause."""
+        silent = [*self.odd.values()].count("hangs")
+        return 2.0 ** (1 + silent) * self.loop.time() + 60 + min(self.asks_s, ASKED_MAX_S)
 
 
 PICK = st.integers(0, 9)
@@ -335,6 +337,64 @@ def test_events_leave(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         settings(max_examples=50)(run)()
     assert "unexpected" not in caplog.text
+
+
+def test_a_wish_is_seen_that_came_while_the_items_were_not_known() -> None:
+    """The store comes back: its board can be read before the levels of the items are known again."""
+    loop = VirtualLoop()
+    shop = Shop(loop, 10, None)
+
+    async def away(*_: Any) -> Any:
+        raise StockUnavailable("away")
+
+    async def wished() -> None:
+        for sku in ITEMS:
+            await shop.till.set_stock(sku)
+        shop.begins()
+        await shop.sells("zoo", 2)
+        await asyncio.sleep(3)
+        with patch.object(shop.shelf, "board", away):  # the reader ends, and then nobody follows the journals
+            await asyncio.sleep(3)
+            shop.shelf.way = "away"
+            await asyncio.sleep(3)
+            await shop.wishes("zoo", "since", 0)
+            await asyncio.sleep(5.5)
+        shop.shelf.way = ""
+        await asyncio.sleep(10)
+        shop.look()
+        assert not shop.book.slip("zoo").wish
+        assert not shop.book.missing()
+
+    with patch("time.time", lambda: START_S + loop.time()), patch("time.monotonic", lambda: 1000.0 + loop.time()):
+        loop.play(wished())
+        loop.play(shop.ends(crashes=True))
+    loop.close()
+
+
+def test_a_few_others_are_tried_soon_when_a_receiver_says_why_it_refuses() -> None:
+    """Pauses double while it is silent; a refusal of one event is no reason to wait longer for others."""
+    loop = VirtualLoop()
+    receiver: Any = SimpleNamespace(where="the shop", receiver=SimpleNamespace(suffix=""))
+    gate = Gate(receiver, RETRY_S, Observer())
+
+    async def pauses_s(*said: int) -> list[float]:
+        found = list[float]()
+        for status in said:
+            began = loop.time()
+            assert await gate.admitted()
+            found.append(loop.time() - began)
+            gate.was_refused([], Result(status, "no"), probe=True)
+            gate.tried()
+        return found
+
+    with patch("time.monotonic", loop.time), patch("random.uniform", lambda *_: 1.0):
+        gate.was_refused([("lamp", str(number)) for number in range(5)], Result(0, "no answer"), probe=False)
+        assert loop.play(pauses_s(0, 500, 429)) == pytest.approx([1, 2, 4], abs=0.02)
+        assert loop.play(pauses_s(422, 400, 422, 413, 422)) == pytest.approx([8, 1, 1, 1, 1], abs=0.02)
+        assert loop.play(pauses_s(422, 0, 422, 401, 0)) == pytest.approx([16, 1, 32, 1, 64], abs=0.02)
+        gate.got_through()
+        assert gate.is_open
+    loop.close()
 
 
 def played(acts: list[Any], last: tuple[str, float], batch: int, kinds: frozenset[EventKind] | None, pick: int) -> None:
@@ -408,8 +468,10 @@ async def gets_well(shop: Shop, pick: int) -> None:
         await shop.till.submit(Extend(*order))
         shop.odd[order.name] = "refused"
     await shop.until(lambda: not {*book.missing(but=shop.odd)} - shop.dead(), shop.patience_s)
-    await asyncio.sleep(3 + pick % 2 * 2 * GIVE_UP_S)  # in which it is noted
+    shop.odd = dict.fromkeys(shop.odd, "refused")
+    await asyncio.sleep(SETTLED_S + pick % 2 * 2 * GIVE_UP_S)
     shop.odd.clear()
+    await asyncio.sleep(3)  # in which it is noted
     dead = {sku: {one.order for one in book.noted(sku).dead} for sku in ITEMS}
     if all_dead := [(sku, number) for sku in ITEMS for number in sorted(dead[sku])]:
         sku, number = all_dead[pick % len(all_dead)]
