@@ -275,19 +275,15 @@ def beyond(snapshots: Mapping[str, Snapshot], asks: Mapping[str, Ask]) -> dict[s
     return found
 
 
-def _whole(snapshot: Snapshot, ask: Ask) -> Iterator[Record]:
+def _whole(snapshot: Snapshot, ask: Ask) -> list[Record]:
     """The orders that must be read with their lines: those that were asked for, and the first of those that are due."""
-    left = _LINES_DUE_MAX
-    for number in ask.orders:
-        if (record := snapshot.records.get(number)) is not None:
-            yield record
+    left, due = _LINES_DUE_MAX, list[str]()
     for number in snapshot.due:
-        record = snapshot.records.get(number)
-        if record is not None and number not in ask.orders:
+        if left > 0 and (record := snapshot.records.get(number)) is not None:
             left -= _OF_A_LINE if record.part_of else len(record.lines)
-            if left < 0:
-                return
-            yield record
+            due.append(number)
+    found = (snapshot.records.get(number) for number in dict.fromkeys([*ask.orders, *due]))
+    return [record for record in found if record is not None]
 
 
 def joined(snapshots: Mapping[str, Snapshot], entries: Sequence[Entry]) -> list[set[str]]:

@@ -162,6 +162,11 @@ async def test_a_part_of_a_basket(http: httpx.AsyncClient) -> None:
     assert [await units(http, sku) for sku in ("phone", "case")] == [(2, 0, 0), (1, 2, 0)]
     assert (await act(http, order, "cancel"))["outcome"] == "cancelled"
     order = await hold(http, "ann", CART)
+    first = await act(http, order, "cancel", "two", sku="case")  # and the order stays at that item
+    assert (first["outcome"], first["to_pay"]) == ("partly_cancelled", 50_000)
+    assert [await units(http, sku) for sku in ("phone", "case")] == [(1, 1, 0), (3, 0, 0)]
+    assert (await act(http, order, "cancel"))["outcome"] == "cancelled"
+    order = await hold(http, "ann", CART)
     await act(http, order, "confirm", payment_ref="p", amount=54_000, currency="EUR")
     refund = {"restock": True, "sku": "case", "units": 1}
     url, keyed = f"/orders/{order['id']}/refund", OPERATOR | {"Idempotency-Key": "r"}
@@ -199,6 +204,20 @@ async def test_a_limit_across_items(http: httpx.AsyncClient) -> None:
             "/stock?sku=phone", json={"stock": 0, "add": True, "limit_group": odd}, headers=OPERATOR
         )
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "limit_group")
+
+
+async def test_items_with_locks_of_their_own(etcd: EtcdMember, valkey: Valkey) -> None:
+    """They can be neither in one basket nor under one limit; the answer says what to do."""
+    async with client(etcd.endpoint, valkey.url, holds_from="anybody", lock_groups=2) as http:
+        for sku in ("phone", "case"):
+            await put(http, sku, stock=2, new_sale=True, forget_orders="all")
+        answer = await http.post("/holds", json={"buyer": "ann", "items": CART})
+        (error,) = answer.json()["errors"]
+        assert (answer.status_code, error["field"], "LOCK_GROUPS" in error["message"]) == (422, "items", True)
+        change = {"stock": 0, "add": True, "limit_group": "3 case"}
+        answer = await http.put("/stock?sku=phone", json=change, headers=OPERATOR)
+        (error,) = answer.json()["errors"]
+        assert (answer.status_code, error["field"], "LOCK_GROUPS" in error["message"]) == (422, "limit_group", True)
 
 
 async def test_programs_see_one_order(http: httpx.AsyncClient) -> None:

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.audit.auditor import audit
-from app.errors import HasOrders
+from app.errors import BasketNotPossible, HasOrders
 from app.orders import Cancel, Command, Confirm, Expire, Extend, Hold, OrderId, Refund, Terms
 from app.sale import Rules
 from app.sale.worker import Worker
@@ -368,12 +369,12 @@ def sale() -> Iterator[Sale]:
 
 
 def test_a_line_whose_order_is_forgotten(sale: Sale) -> None:
-    """Its units go back when their time is up."""
-    assert told(sale, Hold(1, "a", "ann", lines=(("b", 2),))) == ["held"]
+    """Its units go back when their time is up, though no limit makes anybody look at the first item."""
+    assert told(sale, Hold(1, "a", "ann", lines=(("c", 2),))) == ["held"]
     begin_anew(sale, "a")
-    assert left(sale) == {"a": (9, 0), "b": (7, 2), "c": (9, 0)}
+    assert left(sale) == {"a": (9, 0), "b": (9, 0), "c": (7, 2)}
     sale.now += HOLD_S + GRACE_S
-    told(sale, Expire("b"))
+    told(sale, Expire("c"))
     assert left(sale) == {"a": (9, 0), "b": (9, 0), "c": (9, 0)}
 
 
@@ -422,3 +423,52 @@ def test_orders_that_end_in_a_chain(sale: Sale) -> None:
         told(sale, Expire(sku))
     levels = sale.loop.run_until_complete(sale.store.levels(skus))
     assert [one.held for one in levels.values() if isinstance(one, Level)] == [0] * 9
+
+
+def more_items(sale: Sale, count: int, stock: int, **terms: Any) -> list[str]:
+    """Begin more items."""
+    skus = [f"i{number}" for number in range(count)]
+    for sku in skus:
+        setting = sale.store.set_stock(sku, Fence(1, "virtual"), stock, new_sale=True, terms=terms)
+        sale.loop.run_until_complete(setting)
+    return skus
+
+
+def test_a_batch_ends_some_of_the_baskets_that_are_due(sale: Sale) -> None:
+    """Where each has other items beside the first one, a batch would hold up all of them."""
+    first, *others = more_items(sale, 1 + 30 * 9, 30)
+    baskets = [Hold(1, first, lines=tuple((sku, 1) for sku in some)) for some in zip(*[iter(others)] * 9, strict=True)]
+    assert told(sale, *baskets) == ["held"] * 30
+    sale.now += HOLD_S + GRACE_S
+    held = list[int]()
+    for outcome in ("more", "done"):
+        assert told(sale, Expire(first)) == [outcome]
+        held.append(sale.loop.run_until_complete(sale.store.level(first)).held)
+    assert held == [30 - -(-200 // 9), 0]
+
+
+def test_an_order_that_is_there_is_shown_for_the_same_basket(sale: Sale) -> None:
+    """A buyer who is proven, and asks once more for what they hold, is shown it; another basket is refused."""
+    lines = {"a": 1, "b": 2}
+    asks: Any = {"buyer": "ann", "proven": True}
+    assert told(sale, Hold(1, "a", lines=(("b", 2),), **asks)) == ["held"]
+    for count, other, outcome in ((1, ("b", 2), "already_held"), (1, ("b", 4), "limit_reached")):
+        assert told(sale, Hold(count, "a", lines=(other,), **asks)) == [outcome]
+    assert told(sale, Hold(lines["a"], "a", lines=(("b", 2), ("c", 1)), **asks)) == ["limit_reached"]
+
+
+def test_a_limit_of_several_items_counts_for_the_line(sale: Sale) -> None:
+    """No place in line for units that the buyer may not have with the others."""
+    assert told(sale, Hold(5, "a", "bob"), Hold(4, "a", "cid"), Hold(4, "b", "ann")) == ["held"] * 3
+    assert told(sale, Hold(2, "a", "ann", wait=True)) == ["limit_reached"]
+    assert told(sale, Hold(1, "a", "ann", wait=True)) == ["waiting"]
+
+
+def test_a_limit_of_items_that_cannot_be_read_together(sale: Sale) -> None:
+    """Somebody has set it as the items had one lock: it is not passed over, and the reason is said."""
+    assert sale.worker is not None
+    with patch.object(sale.worker, "_apart", lambda skus: f"{' and '.join(skus)} are apart" if "b" in skus else ""):
+        with pytest.raises(BasketNotPossible, match="a and b are apart"):
+            told(sale, Hold(1, "a", "ann"))
+        assert told(sale, Hold(1, "c", "ann")) == ["held"]
+    assert left(sale) == {"a": (9, 0), "b": (9, 0), "c": (8, 1)}

@@ -24,8 +24,8 @@ from app.orders import (
     Terms,
     decide,
 )
-from app.orders.decision import Decision, Windows, outside
-from app.orders.record import ERASED
+from app.orders.decision import Basis, Decision, Windows, decide_together, outside
+from app.orders.record import ERASED, Line
 
 
 def outcomes(decisions: list[Decision]) -> list[object]:
@@ -156,3 +156,43 @@ def test_a_name_alone_proves_nothing_in_line(before: bool, first: bool, second: 
     told = decide(Snapshot(0, 0, held=9, now_ms=1_000, **there), wishes).decisions[-1]
     assert told.outcome is outcome
     assert (told.record, told.repeats) == (None, None) or second
+
+
+def basket(due_ms: int = 1_500) -> tuple[Record, Record]:
+    """An order of one `a` that is held, and its line of one `b`."""
+    about: dict[str, Any] = {"pay_by_ms": due_ms, "due_ms": due_ms}
+    order = Record("1-0", "s", OrderState.HELD, 1, lines=(Line("b", 1, number="2-0"),), **about)
+    return order, Record("2-0", "t", OrderState.HELD, 1, part_of="a~1-0", **about)
+
+
+@pytest.mark.parametrize(("read_at_ms", "expired"), [(1_499, []), (1_500, ["a", "b"])])
+def test_a_line_ends_by_the_clock_of_its_order(read_at_ms: int, expired: list[str]) -> None:
+    """The first item was read a moment before the line's, and then its order was not due."""
+    order, line = basket()
+    first = Snapshot(0, 0, held=1, now_ms=read_at_ms, records={"1-0": order})
+    other = Snapshot(0, 0, held=1, now_ms=2_000, records={"2-0": line}, due=["2-0"])
+    decided = decide_together({"a": Basis(first), "b": Basis(other)}, [Expire("b")])
+    assert [sku for sku, one in decided.items() if one.changes] == expired
+
+
+def test_an_order_is_extended_as_its_shortest_item_allows() -> None:
+    """The buyer pays once, for all of them."""
+    order, line = basket(9_000)
+    items = {
+        "a": Basis(Snapshot(0, 0, held=1, records={"1-0": order}), windows=Windows(pay_ms=80_000, grace_ms=5)),
+        "b": Basis(Snapshot(0, 0, held=1, records={"2-0": line}), windows=Windows(pay_ms=50_000, grace_ms=7)),
+    }
+    found = decide_together(items, [Extend("a", "1-0", "s")])["a"].decisions[0]
+    assert found.record is not None
+    assert (found.record.pay_by_ms, found.record.due_ms) == (50_000, 50_005)
+
+
+@pytest.mark.parametrize(("had", "outcome"), [((0, 1, 1), HoldOutcome.HELD), ((1, 1, 1), HoldOutcome.LIMIT_REACHED)])
+def test_a_limit_over_three_items(had: tuple[int, ...], outcome: HoldOutcome) -> None:
+    """All of them count, whichever is bought."""
+    terms = Terms(limit_group="3 b c")
+    items = {
+        sku: Basis(Snapshot(9, 0, bought={"ann": count}), terms=terms)
+        for sku, count in zip(("a", "b", "c"), had, strict=True)
+    }
+    assert decide_together(items, [Hold(1, "a", "ann")])["a"].decisions[0].outcome is outcome
