@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import override
 
@@ -277,16 +277,16 @@ class _Refunding:
         self._made.append(time.monotonic())
         result = await self._cashier.provider.refund(wish)
         self._cashier.observer.refunded(str(result.became))
-        order = wish.order
-        about: dict[str, Any] = {"refund_id": result.refund_id, "name": wish.name}
+        order, ref, refund_id, name = wish.order, wish.payment_ref, result.refund_id, wish.name
         match result.became:
             case Became.DONE:
                 amount = wish.amount if result.amount is None else result.amount
-                await self._shop.submit(GivenBack(*order, wish.payment_ref, BY, amount, whole=amount is None, **about))
+                whole = amount is None
+                await self._shop.submit(GivenBack(*order, ref, BY, amount, refund_id=refund_id, name=name, whole=whole))
             case Became.REFUSED:
-                _log.error("the refund of %s for order %s has failed: %s", wish.payment_ref, order.name, result.why)
-                about |= {"why": result.why, "by": BY}
-                await self._shop.submit(Incident(*order, EventKind.REFUND_FAILED, wish.payment_ref, **about))
+                _log.error("the refund of %s for order %s has failed: %s", ref, order.name, result.why)
+                failed = Incident(*order, EventKind.REFUND_FAILED, ref, refund_id=refund_id, name=name, by=BY)
+                await self._shop.submit(failed._replace(why=result.why))
             case Became.ACCEPTED:
                 self._accepted[wish.name] = time.monotonic() + _ASK_AGAIN_S
                 return _ASK_AGAIN_S

@@ -10,7 +10,7 @@ import typer
 from app import money
 from app.cli.common import By, Json, Yes, name_of, print_json, say, with_sale
 from app.errors import SeckillError
-from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, RequestOutcome
+from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, Refund, RequestOutcome
 from app.orders.account import Sums, add_up
 
 if TYPE_CHECKING:
@@ -245,14 +245,14 @@ def orders_refund(
     """
     if later and (elsewhere or name):
         raise typer.BadParameter("what is still to be given back has no such thing", param_hint="--later")
-    part: dict[str, Any] = {"later": later, "units": units, "line": item, "name": name, "elsewhere": elsewhere}
+    sum_, currency = None, None
     if amount is not None:
         try:
-            part["amount"], part["currency"] = money.read(amount)
+            sum_, currency = money.read(amount)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--amount") from None
-    if (amount is not None or units or item) and name is None:
-        part["message"] = secrets.token_hex(_NAME_BYTES)
+    is_part = (amount is not None or units or item) and name is None
+    message = secrets.token_hex(_NAME_BYTES) if is_part else None
 
     async def refund(sale: "Sale") -> tuple[Answer, Order]:
         order = await _chosen(sale, number, ref)
@@ -268,9 +268,15 @@ def orders_refund(
             sum_of = _sum(order, payment, name, amount, units, item)
             asked = f"Is {sum_of} to be given back" if later else f"Was {sum_of} given back"
             typer.confirm(f"{asked} for {what}?", abort=True, err=True)
-        about = {"payment_ref": payment, "by": name_of(by), **part}
+        wish = Refund(
+            *(*order.id, again, payment, name_of(by), sum_, units, message),
+            later=later,
+            name=name,
+            elsewhere=elsewhere,
+            line=item,
+        )
         try:
-            answer = await sale.orders.refund(order, restock=again, **about)
+            answer = await sale.orders.refund(order, wish, currency)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--amount") from None
         return answer, await _numbered(sale, order.id.name)

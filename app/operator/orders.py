@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.errors import ItemNotPossible, UnknownItem
 from app.operator.stock import tell, under
@@ -48,10 +48,9 @@ class OrderAdmin:
         `newest_first`: if there are not too many; else item by item, oldest first.
         """
         skus = await self.named(sku)
-        how: dict[str, Any] = {"after": after, "limit": limit}
         whole = is_newest(after) or (newest_first and after is None)
-        found = await newest(self._store, skus, wanted, **how) if whole else None
-        return found or await find(self._store, skus, wanted, **how)
+        found = await newest(self._store, skus, wanted, after=after, limit=limit) if whole else None
+        return found or await find(self._store, skus, wanted, after=after, limit=limit)
 
     async def pages(self, sku: str | None, wanted: Wanted) -> AsyncIterator[Found]:
         """All orders of an item, or of all items, that are wanted, page by page. Raises `UnknownItem`."""
@@ -116,19 +115,17 @@ class OrderAdmin:
         answer = await self._shop.submit(Cancel(*order.id, by, units=units, message=message, line=line))
         return await self._told(answer, CancelOutcome.CANCELLED, CancelOutcome.PARTLY_CANCELLED)
 
-    async def refund(
-        self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str, **about: Any
-    ) -> Answer:
-        """Note that money was given back.
+    async def refund(self, order: Order, wish: Refund, currency: str | None = None) -> Answer:
+        """Note that money was given back, perhaps with the currency of the amount.
 
-        `about`: see `Refund`. Raises the errors of `Shop.submit`, and `ValueError`.
+        Raises the errors of `Shop.submit`, and `ValueError` if the payment is in another currency.
         """
-        if (currency := about.pop("currency", None)) is not None:
-            payment = meant(order.record, payment_ref, about.get("name"))
+        if currency is not None:
+            payment = meant(order.record, wish.payment_ref, wish.name)
             its = payment.currency if payment is not None else order.record.currency
             if currency != its:
                 raise ValueError(f"the payment is in {its or 'no currency'}")
-        answer = await self._shop.submit(Refund(*order.id, restock, payment_ref, by, **about))
+        answer = await self._shop.submit(wish)
         return await self._told(answer, RefundOutcome.REFUNDED, RefundOutcome.PARTLY_REFUNDED)
 
     async def retry(self, order: Order, name: str | None = None, *, by: str) -> dict[str, RequestOutcome]:

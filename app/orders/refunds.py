@@ -247,8 +247,7 @@ def _incident(order: Record, told: Incident, fresh: Names) -> Ruling:
     if payment is None or order.answered(told.message):
         return Ruling(outcome.ALREADY_NOTED)
     if told.kind is EventKind.REFUND_FAILED:
-        about: dict[str, Any] = {"id": told.refund_id, "name": told.name, "at": told.at, "by": told.by}
-        failed = Given(told.amount, currency=told.currency, **about)
+        failed = Given(told.amount, currency=told.currency, id=told.refund_id, name=told.name, at=told.at, by=told.by)
         after = settle.fail(payment, failed, told.why, fresh)
     else:
         name = told.refund_id or f"{account.NOTICE}{told.message or told.payment_ref}"

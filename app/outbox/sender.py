@@ -27,6 +27,7 @@ import logging
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from typing_extensions import override
@@ -185,12 +186,12 @@ class _Sending:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        forever: dict[str, Any] = {"log": _log, "what": "sending events"}
+        forever = partial(run_forever, log=_log, what="sending events")
         work: list[tuple[str, Coroutine[Any, Any, Any]]] = [("sender's lane", self._lane()) for _ in range(AT_ONCE)]
         work += [
             ("sender saves", self.reader.save_forever()),
-            ("sender reads", run_forever(self.reader.read, every_s=_AGAIN_S, **forever)),
-            ("sender retries", run_forever(self.reader.retry, every_s=_RETRY_EVERY_S, **forever)),
+            ("sender reads", forever(self.reader.read, every_s=_AGAIN_S)),
+            ("sender retries", forever(self.reader.retry, every_s=_RETRY_EVERY_S)),
         ]
         tasks = [loop.create_task(self.pace.counted(one), name=name) for name, one in work]
         try:

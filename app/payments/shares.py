@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from app.orders import (
     EventKind,
@@ -30,32 +30,32 @@ def commands(orders: Sequence[Order], report: Report) -> Iterator[OrderCommand]:
     paid = [(order, one) for order in orders for one in order.record.payments if one.ref == report.payment_ref]
     message = None
     if report.refund_id is None and report.so_far is None:  # nothing else tells this notice from another one
-        said = f"{report.message}\n{report.payment_ref}\n{report.amount}"
-        message = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
+        text = f"{report.message}\n{report.payment_ref}\n{report.amount}"
+        message = hashlib.sha256(text.encode()).hexdigest()[:_MESSAGE_DIGITS]
     own = report.refund_id or (f"{NOTICE}{message}" if message is not None else None)
     known = [
         (order, one)
         for order, one in paid
         if one.find(report.refund_name, own) is not None or order.record.answered(message) is not None
     ]
-    about: dict[str, Any] = {"refund_id": report.refund_id, "name": report.refund_name, "at": report.at}
-    about["currency"] = report.currency
+    ref, said = report.payment_ref, (report.refund_id, report.refund_name, message)
     if report.kind is not Kind.REFUNDED:
-        about |= {"why": _plain(report.why), "by": PROVIDER, "message": message}
+        why = _plain(report.why)
         for order, amount in _shares(known or paid, report.amount, back=True):
-            yield Incident(*order.id, EventKind(report.kind), report.payment_ref, amount, **about)
+            told = Incident(*order.id, EventKind(report.kind), ref, amount, *said, why, PROVIDER)
+            yield told._replace(at=report.at, currency=report.currency)
         return
-    about |= {"whole": report.whole, "notice": message}
+    whole = report.whole, report.currency
     if report.so_far is None or len(paid) == 1 or report.whole:
         for order, amount in _shares(known or paid, report.amount, named=report.so_far is None):
-            yield GivenBack(*order.id, report.payment_ref, PROVIDER, amount, report.so_far, **about)
+            yield GivenBack(*order.id, ref, PROVIDER, amount, report.so_far, *whole, *said, report.at)
         return
     there = {order.id: one.given_back - one.given_elsewhere - one.lost for order, one in paid}
     # A refund that we have asked for may be in the sum, and will be reported by its name.
     asked = sum(one.amount or 0 for _, paid_ in paid for one in paid_.open if one.state is RefundState.ASKED)
     for order, more in _shares(paid, max(0, report.so_far - sum(there.values()) - asked)):
         if more:
-            yield GivenBack(*order.id, report.payment_ref, PROVIDER, None, there[order.id] + more, **about)
+            yield GivenBack(*order.id, ref, PROVIDER, None, there[order.id] + more, *whole, *said, report.at)
 
 
 def _shares(

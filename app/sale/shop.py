@@ -5,7 +5,7 @@ import dataclasses
 import uuid
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from app.errors import BasketNotPossible, Closing, HoldsNotPossible, StockCorrupt, StockError, TurnedAway
 from app.orders import (
@@ -128,9 +128,8 @@ class Shop:
             # The lock locks nothing: each request reads, decides and writes by itself, as in the articles.
             rules, tasks_max = dataclasses.replace(rules, batch_max=1, sold_out_ttl_s=0.0), _TASKS_WITHOUT_LOCK
         lock = self._locks.lock(lock_name)
-        more: dict[str, Any] = {"halted": self._halted, "tasks_max": tasks_max, "clocks": self._clocks}
-        more["apart"] = self.apart
-        return Worker(lock, self._store, rules, self._observer, **more)
+        own = lock, self._store, rules, self._observer
+        return Worker(*own, halted=self._halted, tasks_max=tasks_max, clocks=self._clocks, apart=self.apart)
 
     def lock_name(self, sku: str) -> str:
         """The name of an item's lock."""

@@ -204,9 +204,16 @@ def read(call: Call) -> Asked:
         wish = parse(HoldRequest, call.body)
         (sku, quantity), *others = _lines(wish, state.quantity_max)
         buyer = _buyer(state, wish.buyer, by_shop=by_shop)
-        about: dict[str, Any] = {"request_id": call.request_id, "traceparent": call.traceparent}
-        about |= {"proven": by_shop or state.signed is not None, "wait": wish.wait, "lines": tuple(others)}
-        return Asked(Hold(quantity, sku, buyer, key, ref=wish.ref, **about), _form(state, sku))
+        hold = Hold(
+            *(quantity, sku, buyer, key),
+            ref=wish.ref,
+            request_id=call.request_id,
+            traceparent=call.traceparent,
+            proven=by_shop or state.signed is not None,
+            wait=wish.wait,
+            lines=tuple(others),
+        )
+        return Asked(hold, _form(state, sku))
     said = parse(_BODIES[verb], call.body if verb == "confirm" else call.body or b"{}")
     order = OrderId.parse(given)
     if order is None:  # the id is no order's

@@ -17,6 +17,7 @@ from app.orders import (
     Order,
     OrderState,
     Place,
+    Refund,
     RefundOutcome,
     RequestOutcome,
     Sums,
@@ -269,9 +270,15 @@ async def refund(
     order = await admin.numbered(order_id)
     if order is None:
         return RefundView(outcome=RefundOutcome.NOT_FOUND)
-    about: dict[str, Any] = given.model_dump(exclude={"restock", "sku"}) | {"message": key, "line": given.sku}
+    wish = Refund(
+        *(*order.id, given.restock, given.payment_ref, by, given.amount, given.units, key),
+        later=given.later,
+        name=given.name,
+        elsewhere=given.elsewhere,
+        line=given.sku,
+    )
     try:
-        answer = await admin.refund(order, restock=given.restock, by=by, **about)
+        answer = await admin.refund(order, wish, given.currency)
     except ValueError as error:
         raise invalid_field("currency", str(error), where="body") from None
     sums = answer.record.own_sums if answer.record else Sums(None)

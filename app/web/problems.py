@@ -191,8 +191,8 @@ def of(error: Exception, method: str, route: str) -> Response:
     orders = error.orders if isinstance(error, errors.HasOrders) else None
     next_ = error.next if isinstance(error, errors.CursorAhead) else None
     name, effect = name_of(of_class), effect_of(error)
-    more: dict[str, Any] = {"fields": fields, "headers": headers, "orders": orders, "next_": next_}
-    return problem(kind.status, name, kind.title, detail, effect=effect, **more)
+    told = kind.status, name, kind.title, detail
+    return problem(*told, effect=effect, fields=fields, headers=headers, orders=orders, next_=next_)
 
 
 def title(error: Exception) -> str:

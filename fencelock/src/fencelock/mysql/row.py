@@ -2,7 +2,8 @@
 
 import os
 import secrets
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from typing_extensions import override
 
@@ -95,14 +96,14 @@ class _Row:
     async def own(self, owner: tuple[str, int, str], dead: bool, timeout_s: float, lent: Lent | None) -> bool:
         """Insert the row, or take over a dead owner's. The server sets its expiry, by its own clock."""
         values = f"holder = %s, token = NULL, host = %s, process = %s, thread = %s, since = {NOW}, {self._end}"
-        how: dict[str, Any] = {"timeout_s": timeout_s, "sessions": lent}
+        ask = partial(self._client.ask, timeout_s=timeout_s, sessions=lent)
         if dead:
             sql = f"UPDATE fencelock_locks SET {values} WHERE name = %s AND expires_at < {NOW}"  # noqa: S608
-            answer = await self._client.ask(sql, (self.holder, *owner, self._name), **how)
+            answer = await ask(sql, (self.holder, *owner, self._name))
             return answer.matched == 1
         sql = f"INSERT INTO fencelock_locks SET name = %s, {values}"
         try:
-            await self._client.ask(sql, (self._name, self.holder, *owner), tell=(DUPLICATE,), **how)
+            await ask(sql, (self._name, self.holder, *owner), tell=(DUPLICATE,))
         except Refused:
             return False
         return True
@@ -117,8 +118,8 @@ class _Row:
 
     async def _write(self, what: str, args: tuple[int, ...], timeout_s: float, lent: Lent | None = None) -> bool:
         sql = f"UPDATE fencelock_locks SET {what} WHERE name = %s AND holder = %s AND expires_at > {NOW}"  # noqa: S608
-        how: dict[str, Any] = {"timeout_s": timeout_s, "sessions": lent}
-        answer = await self._client.ask(sql, (*args, self._name, self.holder), **how)
+        values = (*args, self._name, self.holder)
+        answer = await self._client.ask(sql, values, timeout_s=timeout_s, sessions=lent)
         return answer.matched == 1
 
     async def end(self, timeout_s: float) -> None:
