@@ -43,9 +43,10 @@ from app.orders.commands import (
     fingerprint,
     key_of,
 )
+from app.orders.facts import NO_FACTS, Facts, known
 from app.orders.id import OrderId, new_name
 from app.orders.life import changed, of_line
-from app.orders.record import ERASED, NO_FACTS, EventKind, Line, OrderChange, OrderState, Record
+from app.orders.record import ERASED, EventKind, Line, OrderChange, OrderState, Record
 from app.orders.refunds import owe, ruling
 from app.orders.settle import Names
 from app.orders.snapshot import Settled, Snapshot
@@ -505,7 +506,8 @@ class _Now:
                 self._release(order, EventKind.CANCELLED, {"why": str(Outcome.ENDED)})
             elif self._may_have(order.quantity, bool(stays)):
                 pay_by_ms = self.at_ms + self._windows.offer_ms
-                facts = {"pay_by": pay_by_ms / 1000, "goes_back_at": (pay_by_ms + self._windows.grace_ms) / 1000}
+                due_ms = pay_by_ms + self._windows.grace_ms
+                facts: Facts = {"pay_by": pay_by_ms / 1000, "goes_back_at": due_ms / 1000}
                 self._write(order, EventKind.OFFERED, facts)
             elif self._closed is None and not stays and self.left and order.quantity > self.left + self.held:
                 self._release(order, EventKind.CANCELLED, {"why": str(Outcome.SOLD_OUT)})
@@ -642,7 +644,7 @@ class _Now:
             if known is None or (known.amount, known.currency) != (told.amount, told.currency):
                 order = self._write(order, EventKind.AMOUNT_MISMATCH, mismatch, payment)
             return Decision(outcome.AMOUNT_MISMATCH, record=order)
-        facts = _said(told) | {"subtotal": paid.subtotal, "paid_at": paid.paid_at}
+        facts = _said(told) | Facts(subtotal=paid.subtotal, paid_at=paid.paid_at)
         if order.state is OrderState.EXPIRED:
             late = self._late(order)
             if late is not None:
@@ -671,7 +673,7 @@ class _Now:
     def _decline(self, order: Record, paid: Confirm, told: Payment, payment: str | None) -> Decision:
         if order.payment(told.ref) is not None:  # it was of a wrong amount, and nothing of it is to go back
             return Decision(_not_needed(order), record=order)
-        facts = owe(order, told, str(_not_needed(order)), self._fresh) | {"paid_at": paid.paid_at}
+        facts = owe(order, told, str(_not_needed(order)), self._fresh) | Facts(paid_at=paid.paid_at)
         if paid.paid_at is not None and order.state is OrderState.EXPIRED:
             facts["in_time"] = paid.paid_at * 1000 <= order.due_ms  # and its report came too late
         order = self._write(order, EventKind.REFUND_DUE, facts, payment)
@@ -695,12 +697,12 @@ class _Now:
         windows = [self._windows, *(found[0]._windows for one in order.lines if (found := self._line_there(one)))]
         pay_by_ms = max(order.pay_by_ms, self.at_ms + min(one.pay_ms for one in windows))
         due_ms = pay_by_ms + self._windows.grace_ms
-        facts = {"pay_by": pay_by_ms / 1000, "goes_back_at": due_ms / 1000}
+        facts: Facts = {"pay_by": pay_by_ms / 1000, "goes_back_at": due_ms / 1000}
         order = self._write(order, EventKind.EXTENDED, facts)
         return Decision(ExtendOutcome.EXTENDED, record=order)
 
     def _cancel(self, order: Record, wish: Cancel) -> Decision:  # noqa: PLR0911 - a case each
-        outcome, facts = CancelOutcome, dict[str, Any]({"by": wish.by} if wish.by else {})
+        outcome, facts = CancelOutcome, Facts(by=wish.by) if wish.by else NO_FACTS
         if (known := order.answered(wish.message)) is not None:
             return Decision(outcome(known), record=order)
         if order.state is OrderState.CANCELLED:
@@ -719,9 +721,9 @@ class _Now:
             return self._cancel_some(order, count, wish, facts)
         return Decision(outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, facts))
 
-    def _cancel_some(self, order: Record, count: int, wish: Cancel, facts: Mapping[str, Any]) -> Decision:
+    def _cancel_some(self, order: Record, count: int, wish: Cancel, facts: Facts) -> Decision:
         outcome, message = CancelOutcome.PARTLY_CANCELLED, wish.message
-        own = {**facts, "about": "units", "units": count}
+        own: Facts = {**facts, "about": "units", "units": count}
         own |= {"line": wish.line} if wish.line not in (None, wish.sku) else {}
         own |= {"message": message, "outcome": str(outcome)} if message is not None else {}
         return Decision(outcome, record=self._write(order, EventKind.CANCELLED, own))
@@ -732,13 +734,13 @@ class _Now:
             order = self._write(order, kind, facts)
         return Decision(found.outcome, record=order)
 
-    def _release(self, order: Record, kind: EventKind, facts: Mapping[str, Any] = NO_FACTS) -> Record:
+    def _release(self, order: Record, kind: EventKind, facts: Facts = NO_FACTS) -> Record:
         """Give held units, or a place in line, back."""
         return self._owe_wrong_payments(self._write(order, kind, facts))
 
-    def _write(self, order: Record, kind: EventKind, facts: Mapping[str, Any], payment: str | None = None) -> Record:
+    def _write(self, order: Record, kind: EventKind, facts: Facts, payment: str | None = None) -> Record:
         """Write an event and its consequences. `payment`: its name, if it belongs to no order yet."""
-        change = changed(order, kind, {name: one for name, one in facts.items() if one is not None}, payment)
+        change = changed(order, kind, known(facts), payment)
         self.left += change.units.stock
         self.held += change.units.held
         self.waiting -= order.state is OrderState.WAITING and change.after.state is not OrderState.WAITING
@@ -778,11 +780,11 @@ def _owed(order: Record, ref: str) -> str | None:
     return ref if payment is not None and payment.open else None
 
 
-def _said(told: Payment) -> dict[str, Any]:
+def _said(told: Payment) -> Facts:
     return {"payment_ref": told.ref, "amount": told.amount, "currency": told.currency}
 
 
-def _mismatch(order: Record, told: Payment, subtotal: int | None) -> dict[str, Any] | None:
+def _mismatch(order: Record, told: Payment, subtotal: int | None) -> Facts | None:
     """Return the facts of a payment whose amount or currency is wrong; None if both are right.
 
     If there is a subtotal, that is compared, as the amount includes tax, shipping or a discount.

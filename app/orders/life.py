@@ -5,10 +5,11 @@ journals by the same table.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from app.orders import account
 from app.orders.account import Dispute, DisputeState, Payment, PaymentRefund, PaymentState, RefundState, Sums, Way
+from app.orders.facts import Facts
 from app.orders.record import NO_UNITS, EventKind, Line, Notice, OrderChange, OrderState, Record, Units
 
 _SOLD, _WAITING, _HELD, _CONFIRMED, _EXPIRED, _CANCELLED, _REFUNDED = OrderState
@@ -57,7 +58,7 @@ _SOME_OF: Final = {
 }
 
 
-def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Mapping[str, Any]) -> Step | None:
+def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Facts) -> Step | None:
     """The effect of an event; None if it may not come then. `quantity`: the order's, if `facts` name no units."""
     about, count = facts.get("about"), facts.get("units", quantity)
     if state is not None and about == "units":
@@ -76,7 +77,7 @@ def step(state: OrderState | None, kind: EventKind, quantity: int, facts: Mappin
     return Step(found.state, units, count * found.bought)
 
 
-def apply(record: Record, kind: EventKind, facts: Mapping[str, Any]) -> Record:
+def apply(record: Record, kind: EventKind, facts: Facts) -> Record:
     """The record after an event. Raises `ValueError` if the event may not come in this state."""
     done = step(record.state, kind, record.quantity, facts)
     if done is None:
@@ -102,7 +103,7 @@ def apply(record: Record, kind: EventKind, facts: Mapping[str, Any]) -> Record:
     return record._replace(**fields)
 
 
-def payment_after(before: Payment | None, kind: EventKind, facts: Mapping[str, Any], *, paid: bool) -> Payment:
+def payment_after(before: Payment | None, kind: EventKind, facts: Facts, *, paid: bool) -> Payment:
     """The event's payment, after it. `paid`: whether one counted before it."""
     now = before or Payment(facts["payment_ref"])
     if before is None or kind in (EventKind.CONFIRMED, EventKind.AMOUNT_MISMATCH):
@@ -122,15 +123,18 @@ def payment_after(before: Payment | None, kind: EventKind, facts: Mapping[str, A
     return now
 
 
-def of_line(kind: EventKind, facts: Mapping[str, Any], line: Line) -> dict[str, Any] | None:
+_OF_A_LINE: Final = ("pay_by", "goes_back_at", "restock", "why", "late")
+
+
+def of_line(kind: EventKind, facts: Facts, line: Line) -> Facts | None:
     """The facts of the event by which a line follows its order; None if it stays as it is."""
     about = facts.get("about")
     if about == "payment" or (about == "units" and facts.get("line") != line.sku):
         return None
-    own = {name: facts[name] for name in ("pay_by", "goes_back_at", "restock", "why", "late") if name in facts}
+    own = cast(Facts, {name: one for name, one in facts.items() if name in _OF_A_LINE})
     if about == "units" and facts["units"] < line.quantity:
-        return own | {"about": about, "units": facts["units"]}
-    return own | ({"about": "order"} if kind in (EventKind.REFUNDED, EventKind.DISPUTE_LOST) else {})
+        return own | Facts(about=about, units=facts["units"])
+    return own | Facts(about="order") if kind in (EventKind.REFUNDED, EventKind.DISPUTE_LOST) else own
 
 
 _SHOWN: Final = ("name", "state", "amount")
@@ -148,7 +152,7 @@ def refund_of(told: Mapping[str, Any]) -> PaymentRefund:
     return own._replace(state=RefundState(own.state), way=Way(own.way))
 
 
-def changed(record: Record, kind: EventKind, facts: Mapping[str, Any], payment: str | None = None) -> OrderChange:
+def changed(record: Record, kind: EventKind, facts: Facts, payment: str | None = None) -> OrderChange:
     """The change of an order by an event, to which the changed sums are added.
 
     `payment`: its name, if it belongs to no order yet. Raises `ValueError` as `apply` does.
@@ -156,9 +160,9 @@ def changed(record: Record, kind: EventKind, facts: Mapping[str, Any], payment: 
     after = apply(record, kind, facts)
     done = step(record.state, kind, record.quantity, facts)
     assert done is not None  # noqa: S101 - it was applied
-    facts = {**facts, "state": str(done.state)}
+    facts = facts | Facts(state=str(done.state))
     now = after.sums
     if now and "payment_ref" in facts:
         moved = account.changes(record.sums, now)
-        facts = {**facts, "changes": list(map(Sums.said_change, moved)), "sums": list(map(Sums.said, now.values()))}
+        facts |= {"changes": list(map(Sums.said_change, moved)), "sums": list(map(Sums.said, now.values()))}
     return OrderChange(record, after, kind, facts, done.units, done.bought, payment)

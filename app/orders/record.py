@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from app.orders.account import Dispute, DisputeState, Payment, PaymentRefund, PaymentState, RefundState, Sums, Way, sums
+from app.orders.facts import NO_FACTS, Facts, known
 from app.orders.id import OrderId
 
 to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode  # `json.dumps` makes one a call
@@ -60,7 +61,6 @@ class Units(NamedTuple):
 
 
 NO_UNITS: Final = Units()
-NO_FACTS: Final[Mapping[str, Any]] = {}
 
 
 class Notice(NamedTuple):
@@ -120,18 +120,19 @@ class Record(NamedTuple):
         return OrderId(sku, self.number, self.secret)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """The facts of the event by which the order began."""
-        own: dict[str, Any] = {"ref": self.ref, "pay_by": self.pay_by, "goes_back_at": self.due_ms / 1000 or None}
-        own |= {"price": self.price, "currency": self.currency}
-        return {name: value for name, value in own.items() if value is not None} | self.origin
+        own = known({"ref": self.ref, "price": self.price, "currency": self.currency})
+        if self.pay_by is not None:
+            own |= {"pay_by": self.pay_by, "goes_back_at": self.due_ms / 1000}
+        return own | self.origin
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Facts:
         """The facts in each event: about the request that began the order, and about its lines."""
-        own: dict[str, Any] = {"request_id": self.request_id, "traceparent": self.traceparent}
+        own: Facts = {"request_id": self.request_id, "traceparent": self.traceparent}
         own |= {"part_of": self.part_of or None, "lines": [one._asdict() for one in self.lines] or None}
-        return {name: value for name, value in own.items() if value is not None}
+        return known(own)
 
     def units_by(self, sku: str) -> dict[str, int]:
         """The units by item; `sku`: the one at which the order stands."""
@@ -272,15 +273,15 @@ class OrderChange(NamedTuple):
     before: Record
     after: Record
     kind: EventKind
-    own_facts: Mapping[str, Any] = {}  # the facts that only this event has
+    own_facts: Facts = NO_FACTS  # the facts that only this event has
     units: Units = NO_UNITS  # the units that it moves
     bought: int = 0  # units to add to its buyer's, for their limit
     payment: str | None = None  # a payment that belongs to it from now on
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """The facts of the event."""
-        return {**self.own_facts, **self.after.origin}
+        return self.own_facts | self.after.origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,7 @@ class Event:
     batch_id: str
     epoch: int  # only tokens of one epoch can be compared
     units: Units  # the units that it moves
-    facts: Mapping[str, Any] = field(default_factory=dict)  # all else that it says
+    facts: Facts = field(default_factory=Facts)  # all else that it says
 
     @property
     def sku(self) -> str:

@@ -3,8 +3,7 @@
 `account` knows the effect on the payment. Here is who may have it, its effect on the order, and the answer.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from app.orders import account, life, settle
 from app.orders.account import Payment, RefundState, Way
@@ -17,7 +16,8 @@ from app.orders.commands import (
     RequestOutcome,
     RequestRefund,
 )
-from app.orders.record import NO_FACTS, EventKind, OrderState, Record
+from app.orders.facts import NO_FACTS, Facts, known
+from app.orders.record import EventKind, OrderState, Record
 from app.orders.settle import Given, Names
 
 
@@ -25,7 +25,7 @@ class Told(NamedTuple):
     """An event to write."""
 
     kind: EventKind
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 class Ruling(NamedTuple):
@@ -106,8 +106,9 @@ def _of_order(order: Record, wish: Refund, fresh: Names) -> Ruling:
     if not whole and not 1 <= count <= line.quantity:
         return Ruling(outcome.TOO_MUCH)
     ends = count == order.units_in_all
-    facts: dict[str, Any] = {"about": "order" if ends else "units", "restock": wish.restock}
-    facts |= {} if ends else {"units": count} | ({"line": other} if other is not None else {})
+    facts: Facts = {"about": "order" if ends else "units", "restock": wish.restock}
+    if not ends:
+        facts |= known({"units": count, "line": other})
     amount = wish.amount
     if amount is None and not ends and line.price is not None:
         amount = line.price * count
@@ -162,17 +163,17 @@ def _event(
     after: Payment | None,
     command: Refund | GivenBack,
     kind: EventKind | None = None,
-    facts: Mapping[str, Any] = NO_FACTS,
+    facts: Facts = NO_FACTS,
     *,
     remembered: bool = True,
 ) -> Told:
     """The event of money that went back, or is to; `kind` and `facts` if the order's state changes, too."""
-    own: dict[str, Any] = {"by": command.by} if command.by else {}
+    own: Facts = {"by": command.by} if command.by else {}
     if isinstance(command, Refund) and remembered and command.message is not None:
         own["message"] = command.message
     if before is None or after is None:  # nothing was paid
         return Told(EventKind.REFUNDED, {**own, **facts})
-    own |= {"about": "payment"} | _of_payment(before, after)
+    own |= _about(before, after)
     went_back = after.went_back != before.went_back or after.owed < before.owed  # or a sum reported it before
     came = [one for one in account.differences(before.refunds, after.refunds) if one.state is RefundState.DUE]
     if went_back:
@@ -188,10 +189,9 @@ def _event(
     return Told(kind or usual, {**own, **facts})
 
 
-def _of_payment(before: Payment, after: Payment) -> dict[str, Any]:
+def _about(before: Payment, after: Payment) -> Facts:
     """The facts of a payment after its change."""
-    own: dict[str, Any] = {"payment_ref": before.ref}
-    own |= {"currency": before.currency} if before.currency is not None else {}
+    own = known({"about": "payment", "payment_ref": before.ref, "currency": before.currency})
     if refunds := account.differences(before.refunds, after.refunds):
         own["refunds"] = list(map(life.told, refunds))
     if after.disputes != before.disputes:
@@ -201,8 +201,8 @@ def _of_payment(before: Payment, after: Payment) -> dict[str, Any]:
 
 def _answered(outcome: RefundOutcome | IncidentOutcome, events: list[Told]) -> Ruling:
     """With the outcome beside the name under which it is remembered."""
-    said = [{**one.facts, "outcome": str(outcome)} if "message" in one.facts else one.facts for one in events]
-    return Ruling(outcome, tuple(Told(one.kind, facts) for one, facts in zip(events, said, strict=True)))
+    said = Facts(outcome=str(outcome))
+    return Ruling(outcome, tuple(Told(kind, own | said if "message" in own else own) for kind, own in events))
 
 
 def _nothing(order: Record, ref: str | None) -> Ruling:
@@ -233,9 +233,8 @@ def _request(order: Record, wish: RequestRefund, fresh: Names, at_s: float) -> R
         if one.amount is None and any(other.state is not RefundState.FAILED for other in payment.open if other != one):
             return Ruling(outcome.NOTHING_DUE)  # not yet: it is the rest after the others
     refunds = tuple(after if other == one else other for other in payment.refunds)
-    facts = {"about": "payment"} | _of_payment(payment, payment._replace(refunds=refunds))
-    facts |= {"amount": one.amount} if one.amount is not None else {}
-    return Ruling(outcome.REQUESTED, (Told(kind, facts | ({"by": wish.by} if wish.by else {})),))
+    facts = _about(payment, payment._replace(refunds=refunds)) | known({"amount": one.amount})
+    return Ruling(outcome.REQUESTED, (Told(kind, facts | (Facts(by=wish.by) if wish.by else {})),))
 
 
 # -- what happens to payments ------------------------------------------------------------------------------------------
@@ -255,9 +254,10 @@ def _incident(order: Record, told: Incident, fresh: Names) -> Ruling:
         after = settle.dispute(payment, account.Dispute(name, amount, _DISPUTES[told.kind]))
     if after == payment:
         return Ruling(outcome.ALREADY_NOTED)
-    facts = {"about": "payment"} | _of_payment(payment, after)
-    said = {"amount": _moved(payment, after, told), "why": told.why, "by": told.by, "message": told.message}
-    facts |= {name: one for name, one in said.items() if one}
+    said: Facts = {"amount": _moved(payment, after, told) or None, "why": told.why or None}
+    facts = _about(payment, after) | known(said)
+    facts |= {"by": told.by} if told.by else {}
+    facts |= {"message": told.message} if told.message else {}
     lost = told.kind is EventKind.DISPUTE_LOST
     if lost and order.state in _SOLD and after.given_whole and payment.ref == order.payment_ref:  # all of it
         facts |= {"about": "order", "restock": False}
@@ -279,9 +279,8 @@ def _moved(before: Payment, after: Payment, told: Incident) -> int:
     return sum(one.amount or 0 for one in after.disputes if one not in before.disputes)
 
 
-def owe(order: Record, payment: Payment, why: str, fresh: Names) -> dict[str, Any]:
+def owe(order: Record, payment: Payment, why: str, fresh: Names) -> Facts:
     """The facts that make all of a payment owed, as the order does not need it."""
     after = settle.owe(payment, fresh(), None, why=why)
-    facts = {"about": "payment", "why": why} | _of_payment(payment, after)
-    said = {"amount": payment.amount, "keep": order.payment_ref}
-    return facts | {name: one for name, one in said.items() if one is not None}
+    said: Facts = {"why": why, "amount": payment.amount, "keep": order.payment_ref}
+    return _about(payment, after) | known(said)

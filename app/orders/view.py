@@ -292,9 +292,9 @@ COLUMNS: Final = ("order", "item", "began", *_IN_ROWS, "key", "token", "batch", 
 
 def of_event(event: Event, ref: str | None) -> dict[str, Any]:
     """The body of an event. `state`: the order's after it; `about`: the order, some of its units, or a payment."""
-    facts = dict(event.facts)
+    facts = event.facts.copy()
     own = {"sku": event.sku, "quantity": event.quantity, "price": facts.get("price")}
-    lines = [{name: one.get(name) for name in own} for one in facts.pop("lines", ())]
+    lines = [{name: one.get(name) for name in own} for one in facts.pop("lines", None) or ()]
     about = {
         "items": [own, *lines],
         "state": facts.get("state") or event.kind,  # the first event of an order has the name of its state

@@ -23,7 +23,7 @@ class Message(NamedTuple):
     def of(cls, event: Event, ref: str | None) -> Self:
         """The message of an event. `ref`: the shop's own number of its order."""
         name = OrderId(event.sku, event.entry).name
-        return cls(name, to_json(of_event(event, ref)), event.facts.get("traceparent", ""))
+        return cls(name, to_json(of_event(event, ref)), event.facts.get("traceparent") or "")
 
     @classmethod
     def batch(cls, messages: Sequence["Message"]) -> Self:

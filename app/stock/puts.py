@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.orders import OPEN, EventKind, OrderChange, OrderId, OrderState, Record, Settled, Units
 from app.orders import Event as Entry
-from app.orders.record import NO_FACTS
+from app.orders.facts import NO_FACTS, Facts
 from app.stock import values
 from app.stock.batch import LAYOUT, Batch, Begun
 from app.stock.log import note_of
@@ -83,9 +83,7 @@ def _put_records(put: Put, sku: str, batch: Batch, number: Iterator[str], *, ins
     head, moved, bought = put.found.head, list[Units](), put.bought
     at = head.now_us / 1_000_000
 
-    def append(
-        kind: EventKind, record: Record, event: int, units: Units, key: str | None, facts: Mapping[str, object]
-    ) -> str:
+    def append(kind: EventKind, record: Record, event: int, units: Units, key: str | None, facts: Facts) -> str:
         entry = next(number)
         order = OrderId(sku, record.number or entry, record.secret)
         own = (record.quantity, record.buyer, key, at, instance, token, batch.batch_id, head.epoch)

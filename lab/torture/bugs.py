@@ -34,8 +34,8 @@ from app.orders import (
     decision,
 )
 from app.orders.decision import Basis, Decision
+from app.orders.facts import NO_FACTS, Facts
 from app.orders.life import of_line
-from app.orders.record import NO_FACTS
 from app.orders.view import standing
 from app.outbox.endpoint import Result
 from app.outbox.feed import Chain, Feed
@@ -498,11 +498,11 @@ def _late_takes_anything() -> None:
 
 
 def _write_anyway(
-    now: decision._Now, order: Record, kind: EventKind, units: Units, facts: dict[str, Any], bought: int = 0
+    now: decision._Now, order: Record, kind: EventKind, units: Units, facts: Facts, bought: int = 0
 ) -> Record:
     """Have an event written that can't come then."""
     after = order._replace(events=order.events + 1)
-    change = OrderChange(now.records[order.number], after, kind, facts | {"state": order.state}, units, bought)
+    change = OrderChange(now.records[order.number], after, kind, facts | Facts(state=str(order.state)), units, bought)
     now.left += units.stock
     now.changes.append(change)
     now.records[order.number] = after
@@ -520,7 +520,7 @@ def _pays_twice() -> None:
             and self.left >= order.quantity
         ):
             units = Units(stock=-order.quantity, lucky=order.quantity)
-            facts = {"payment_ref": paid.payment_ref}
+            facts = Facts(payment_ref=paid.payment_ref)
             again = _write_anyway(self, order, EventKind.CONFIRMED, units, facts, bought=order.quantity)
             return Decision(ConfirmOutcome.CONFIRMED, record=again)
         return confirm(self, order, paid)
@@ -691,7 +691,7 @@ def _restocks_again() -> None:
 
     def patched(self: decision._Now, order: Any, command: Any) -> Decision:
         if order.state is OrderState.REFUNDED and isinstance(command, Refund) and command.restock:
-            units, facts = Units(stock=order.quantity, lucky=-order.quantity), {"about": "order", "restock": True}
+            units, facts = Units(stock=order.quantity, lucky=-order.quantity), Facts(about="order", restock=True)
             again = _write_anyway(self, order, EventKind.REFUNDED, units, facts, bought=-order.quantity)
             return Decision(RefundOutcome.REFUNDED, record=again)
         return refund(self, order, command)
@@ -756,7 +756,7 @@ def _keeps_lines() -> None:
     """A basket that ends without a payment gives back its first line, and keeps the others."""
     ends = (EventKind.EXPIRED, EventKind.CANCELLED)
 
-    def patched(kind: EventKind, *about: Any) -> dict[str, Any] | None:
+    def patched(kind: EventKind, *about: Any) -> Facts | None:
         return None if kind in ends else of_line(kind, *about)
 
     vars(decision)["of_line"] = patched

@@ -10,10 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from app.cashier.cashier import BY as CASHIER
 from app.orders import EventKind, OrderState, life
+from app.orders.facts import Facts
 from lab.torture import judge_events
 from lab.torture.history import UNKNOWN, Call, End, Entry, Flow, History, Look, Restock
 from lab.torture.judge_service import peace
@@ -223,7 +224,7 @@ def orders_live_once(money: Money) -> Iterator[str]:
         for number, one in enumerate(entries, 1):
             if one.number != number:
                 yield f"{order}: event {one.kind} has number {one.number}, and is its event {number}"
-            found = life.step(state, EventKind(one.kind), one.quantity, one.facts)
+            found = life.step(state, EventKind(one.kind), one.quantity, cast(Facts, one.facts))
             if found is None:
                 yield f"{order}: {one.kind} after it was {state or 'nothing'}"
                 break

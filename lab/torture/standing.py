@@ -5,9 +5,10 @@ no part in this.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from app.orders import EventKind, OrderState, life
+from app.orders.facts import Facts
 from lab.torture.history import Entry
 
 CONFIRMED: Final = "confirmed"
@@ -36,7 +37,7 @@ class Stood(NamedTuple):
 
 def state_after(state: OrderState | None, entry: Entry) -> OrderState | None:
     """Return the state after an event; the one before it if no such event may come then."""
-    found = life.step(state, EventKind(entry.kind), entry.quantity, entry.facts)
+    found = life.step(state, EventKind(entry.kind), entry.quantity, cast(Facts, entry.facts))
     return found.state if found else state
 
 

@@ -36,6 +36,7 @@ from app.orders import (
     settle,
 )
 from app.orders.account import NOTICE, PROVIDER, Dispute, DisputeState
+from app.orders.facts import Facts
 from app.orders.settle import Given
 from app.stock import Level
 from lab.model.bank import IDS, NOTICES, TOTALS, Bank, Notice
@@ -183,7 +184,7 @@ class Desk:
                 about |= {"message": message, "by": PROVIDER}
                 self.tell(Incident, _DISPUTES[ends], notice.ref, notice.amount, **about)
                 assert all(one.own_facts["amount"] == notice.amount for one in self.changes[before:])
-        assert all(one.own_facts.get("amount", 0) <= notice.amount for one in self.changes[before:])
+        assert all((one.own_facts.get("amount") or 0) <= notice.amount for one in self.changes[before:])
 
     def saves(self) -> None:
         """The store is backed up."""
@@ -566,7 +567,7 @@ def test_a_sum_is_the_refunds_that_it_names_later() -> None:
 
 def test_an_extended_hold_has_the_moments_that_its_event_tells() -> None:
     """The record is made of the event: when the buyer is to pay, and when the units go back."""
-    facts = {"pay_by": 12.345, "goes_back_at": 13.345}
+    facts = Facts(pay_by=12.345, goes_back_at=13.345)
     after = life.apply(held(), EventKind.EXTENDED, facts)
     assert (after.extended, after.pay_by_ms, after.due_ms, after.events) == (True, 12_345, 13_345, 2)
     with pytest.raises(ValueError, match="can't come"):

@@ -2,6 +2,7 @@
 
 from app.audit.lives import Lives
 from app.orders import Event, EventKind, OrderId, Units
+from app.orders.facts import Facts
 
 WAITS = (EventKind.WAITING, Units(0, 0, 0))
 OFFERED = (EventKind.OFFERED, Units(-1, 1, 0))
@@ -27,6 +28,6 @@ def test_offers_are_counted_by_their_end() -> None:
     lives = Lives(violations.append)
     for number, story in STORIES.items():
         for at, (kind, units) in enumerate(story, 1):
-            order, facts = OrderId("lamp", number, "s"), {"pay_by": 100.0}
+            order, facts = OrderId("lamp", number, "s"), Facts(pay_by=100.0)
             lives.add(Event("1", kind, order, at, 1, "ann", None, 50.0, "a", 1, "b", 0, units, facts))
     assert (lives.waiting, lives.taken, lives.lapsed, violations) == (1, 1, 2, [])

@@ -202,7 +202,7 @@ def test_a_dispute_is_open_until_it_is_closed() -> None:
 
 def test_a_dispute_that_takes_all_of_it_ends_the_order() -> None:
     """The bank takes a payment too many, a part of the one that counts, and the rest: only then the units are gone."""
-    told, about = paid(), list[tuple[str, int, bool | None]]()
+    told, about = paid(), list[tuple[str, int | None, bool | None]]()
     told(Confirm, "second", PAID, "EUR")
     for ref, amount in (("second", PAID), ("p", 500), ("p", PAID - 500)):
         assert told.record.state is OrderState.CONFIRMED
