@@ -363,7 +363,6 @@ class _Now:
     def hold_basket(self, wish: Hold, closed: Outcome | None, index: int, came_at: float) -> Decision:
         """Hold the units of all lines, or none. The answer to a refusal names the first line that can't be had."""
         lines, taken = [(self.sku, wish.quantity), *wish.lines], list[tuple[_Now, Purchase]]()
-        refused: Decision | None = None
         for sku, quantity in lines:
             there = self.beside.get(sku)
             if there is None:
@@ -483,8 +482,7 @@ class _Now:
         """See `Decided`."""
         looked = bool(self.snapshot.line) or not self.snapshot.waiting
         wanted = [self.records[number].quantity for number in self._line] if looked else [self.snapshot.wants]
-        if self._windows.smaller_first or not self._unseen:
-            wanted += (record.quantity for _, record in self._newcomers)
+        wanted += (record.quantity for _, record in self._newcomers)
         if looked and self._unseen and not self._line:
             return 1  # the next batch looks at those that nobody has seen
         return min(wanted, default=0) if self._windows.smaller_first else next(iter(wanted), 0)
@@ -532,8 +530,6 @@ class _Now:
             held = record._replace(state=OrderState.HELD, pay_by_ms=pay_by_ms, due_ms=due_ms)
             decisions[index] = Decision(HoldOutcome.HELD, begins=held)
             self.left -= record.quantity
-            self.held += record.quantity
-            self.waiting -= 1
             for again, one in enumerate(decisions):
                 if one.repeats == index and one.outcome is HoldOutcome.ALREADY_WAITING:
                     decisions[again] = replace(one, outcome=HoldOutcome.ALREADY_HELD)
@@ -637,7 +633,7 @@ class _Now:
         told = Payment(ref, amount, paid.currency or order.currency)
         payment = ref if owner is None else None  # else the order has this payment already, as one of a wrong amount
         mismatch = _mismatch(order, told, paid.subtotal)
-        gone = any(one.quantity and self._line_there(one) is None for one in order.lines)  # all units or none
+        gone = any(self._line_there(one) is None for one in order.lines)  # all units or none
         if not waits or gone or (mismatch and order.state is OrderState.EXPIRED):
             return self._decline(order, paid, told, payment)
         if mismatch:

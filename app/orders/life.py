@@ -123,7 +123,7 @@ def payment_after(before: Payment | None, kind: EventKind, facts: Facts, *, paid
     return now
 
 
-_OF_A_LINE: Final = ("pay_by", "goes_back_at", "restock", "why", "late")
+_OF_A_LINE: Final = ("pay_by", "goes_back_at", "restock", "late")
 
 
 def of_line(kind: EventKind, facts: Facts, line: Line) -> Facts | None:

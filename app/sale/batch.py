@@ -136,7 +136,7 @@ def _answer(  # noqa: PLR0911 - a case each
     if found is None:
         return Answer(decision.outcome, quantity, line=decision.line)
     order = found.id_of(entry.item.sku)
-    return Answer(decision.outcome, found.quantity, order, record=found, refund=decision.refund)
+    return Answer(decision.outcome, found.quantity, order, record=found, refund=decision.refund, place=decision.place)
 
 
 class Clocked(NamedTuple):

@@ -274,7 +274,7 @@ def _of_line(sku: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str, int
     for one in entries:
         now = next((line["quantity"] for line in one.facts.get("lines", ()) if line["sku"] == sku), 0)
         about = one.facts.get("about", "order")
-        if about == "order" and (now or one.number == 1):
+        if about == "order" and now:
             yield one.kind, one.batch, now
         elif about == "units" and one.facts.get("line") == sku:  # a line that is gone has had its last units back
             yield one.kind, one.batch, now or quantity

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import HoldsNotPossible, NotDecided
-from app.orders import Answer, Confirm, Extend, Hold, OrderId, OrderState, Purchase, Record, Refund
+from app.orders import Answer, Confirm, Hold, OrderId, OrderState, Purchase, Record, Refund
 from app.orders import record as records
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.shop import shop
@@ -135,57 +135,6 @@ async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> N
         assert await units(one) == (700, 0, 0)
         events = Counter(str(event.kind) for event in await one.sale.store.journal("default", limit=5000))
         assert events == {"held": 700, "expired": 700}
-
-
-async def test_an_item_that_cant_be_helped_keeps_no_other_waiting(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Many items of a lock that somebody keeps have run out; those of another lock go back all the same."""
-    brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "lock_groups": 2, "purchase_timeout_ms": 2000}
-    async with shop(etcd.endpoint, valkey.url, with_auditor=True, **brief) as one:
-        stuck, well = f"{one.lock_prefix}1-of-2", f"{one.lock_prefix}2-of-2"
-        names = [f"item-{number}" for number in range(400)]
-        many = [name for name in names if one.lock_name(name) == stuck][:130]
-        last = next(f"z{number}" for number in range(99) if one.lock_name(f"z{number}") == well)
-        skus = [*many, last]
-        await asyncio.gather(*(one.set_stock(sku, 1) for sku in skus))
-        answers = await asyncio.gather(*(one.submit(Hold(1, sku, "ann")) for sku in skus))
-        assert {answer.outcome for answer in answers} == {"held"}
-        async with one.sale.readiness._locks.lock(stuck):
-            back = lambda: one.level(last)  # noqa: E731
-            await eventually_async(back, "it is given back", until=lambda level: level.held == 0)
-            assert (await one.level(many[0])).held == 1
-
-
-async def test_grace(etcd: EtcdMember, store: str) -> None:
-    """After the deadline that the buyer sees, the unit is still theirs for the grace."""
-    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=3600) as one:
-        await one.set_stock("default", 1)
-        held = await hold(one, "ann")
-        assert record(held).due_ms == record(held).pay_by_ms + 3_600_000
-
-        async def later() -> bool:
-            await one.give_back("default")
-            level = await one.level("default")
-            return level.due_in_s is not None and level.due_in_s < 3600 - 0.1
-
-        await eventually_async(later, "the deadline that the buyer sees passes")
-        assert (await hold(one, "bob")).outcome == "sold_out"
-        assert (await confirm(one, held, "p1")).outcome == "confirmed"
-        assert await units(one) == (0, 0, 1)
-
-
-async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) -> None:
-    """An expiry goes by the present deadline, and not by the one before the extension."""
-    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=3600, grace_s=0) as one:
-        await one.set_stock("default", 100)
-
-        async def in_time() -> Answer | None:
-            held = await hold(one, "ann")
-            return held if (await one.submit(Extend(*about(held)))).outcome == "extended" else None
-
-        kept = await eventually_async(in_time, "it is extended before it runs out")
-        await ran_out(one, await hold(one, "bob"))
-        assert (await one.order(kept.order)).state is OrderState.HELD
-        assert await units(one) == (99, 1, 0)
 
 
 @pytest.mark.slow

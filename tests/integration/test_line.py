@@ -72,34 +72,10 @@ async def test_a_line_ends_with_its_sale(http: httpx.AsyncClient) -> None:
     assert (await hold(http, "cid", wait=True))["outcome"] == "ended"
 
 
-async def test_a_pause_offers_nothing(http: httpx.AsyncClient) -> None:
-    bob = await hold(http, "bob", wait=True)
-    await http.put("/stock", json={"stock": 0, "add": True, "paused": "tea"}, headers=OPERATOR)
-    await http.post(f"/holds/{http.headers['X-Hold']}/cancel")
-    assert (await look(http, bob))["state"] == "waiting"
-    await http.put("/stock", json={"stock": 0, "add": True, "paused": ""}, headers=OPERATOR)
-    assert (await look(http, bob))["state"] == "held"
-
-
-async def test_where_all_is_sold_nobody_waits(http: httpx.AsyncClient) -> None:
-    await http.post(f"/holds/{http.headers['X-Hold']}/confirm", json={"payment_ref": "p"}, headers=OPERATOR)
-    assert (await hold(http, "bob", wait=True))["outcome"] == "sold_out"
+async def test_whether_somebody_waits_is_true_or_false(http: httpx.AsyncClient) -> None:
     for wait in (1, "yes", None):
         answer = await http.post("/holds", json={"buyer": "bob", "wait": wait})
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "wait")
-
-
-async def test_a_wish_that_can_not_be_met_keeps_nobody_else_out(http: httpx.AsyncClient) -> None:
-    """A unit is left, nothing is held, and the first in line wants two."""
-    cid, dee = await hold(http, "cid", wait=True, quantity=2), await hold(http, "dee", wait=True)
-    held = f"/holds/{http.headers['X-Hold']}"
-    some: dict[str, Any] = {"headers": {"Idempotency-Key": "one"}, "json": {"units": 1}}
-    assert (await http.post(f"{held}/cancel", **some)).json()["outcome"] == "partly_cancelled"
-    assert (await look(http, cid))["state"] == "waiting"  # ann may give back the other one
-    await http.post(f"{held}/confirm", json={"payment_ref": "p"}, headers=OPERATOR)
-    assert [(await look(http, one))["state"] for one in (cid, dee)] == ["cancelled", "held"]
-    history = (await http.get(f"/orders/{cid['id']}/history", headers=OPERATOR)).json()
-    assert history["steps"][-1]["facts"]["why"] == "sold_out", history
 
 
 async def test_an_hour_opens_without_a_press(http: httpx.AsyncClient) -> None:
@@ -110,27 +86,3 @@ async def test_an_hour_opens_without_a_press(http: httpx.AsyncClient) -> None:
     await http.post(f"/holds/{http.headers['X-Hold']}/cancel")
     assert (await look(http, bob))["state"] == "waiting"
     await eventually_async(lambda: look(http, bob), until=lambda order: order["state"] == "held")
-
-
-async def test_a_strangers_place_keeps_no_buyer_out(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A name alone proves nothing: it gets no place beside the buyer's own, and learns nothing of that."""
-    async with client(etcd.endpoint, valkey.url, holds_from="anybody", grace_s=0) as http:
-        await http.put("/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
-        await hold(http, "ann")
-        assert (await hold(http, "bob", wait=True))["outcome"] == "waiting"
-        assert (await hold(http, "bob", wait=True))["outcome"] == "already_waiting"
-        http.headers.update(OPERATOR)
-        own = await hold(http, "bob", wait=True)
-        assert (own["outcome"], own["place"]["number"]) == ("waiting", 2)
-        assert (await hold(http, "bob", wait=True))["id"] == own["id"]
-        del http.headers["Authorization"]
-        stranger = await hold(http, "bob", wait=True)
-        assert (stranger["outcome"], stranger.get("id")) == ("sold_out", None)
-
-
-async def test_a_new_sale_begins_without_a_line(http: httpx.AsyncClient) -> None:
-    bob = await hold(http, "bob", wait=True)
-    await http.put("/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
-    assert (await http.get(f"/holds/{bob['id']}")).status_code == 404
-    assert (await hold(http, "cid"))["outcome"] == "held"
-    assert (await hold(http, "bob", wait=True))["place"]["number"] == 1

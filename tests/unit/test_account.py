@@ -37,6 +37,7 @@ from app.orders import (
 )
 from app.orders.account import NOTICE, PROVIDER, Dispute, DisputeState
 from app.orders.facts import Facts
+from app.orders.refunds import ruling
 from app.orders.settle import Given
 from app.stock import Level
 from lab.model.bank import IDS, NOTICES, TOTALS, Bank, Notice
@@ -563,6 +564,15 @@ def test_a_sum_is_the_refunds_that_it_names_later() -> None:
     told = settle.give(settle.owe(owing(), "n0", None), Given(so_far=299, by=PROVIDER), lambda: "sum")
     told = settle.give(told, Given(300, id="re_1", by=PROVIDER), str)
     assert standing(told) == {"n0": ("due", 1_200), "re_1": ("given", 300)}
+
+
+def test_a_debt_that_a_sum_has_paid_is_settled_by_its_refund() -> None:
+    """No more money went back than was known, and the order owes less: the event says so."""
+    told = settle.give(owing(), Given(so_far=500, at=1, by=PROVIDER), lambda: "sum")
+    order = held()._replace(state=OrderState.CONFIRMED, payments=(settle.owe(told, "n0", 500),))
+    given = GivenBack(*ORDER, "p", BY, 500, name="n0", refund_id="re_1")
+    (event,) = ruling(order, given, str, 1.0).events
+    assert (event.kind, event.facts["amount"]) == (EventKind.REFUNDED, 0)
 
 
 def test_an_extended_hold_has_the_moments_that_its_event_tells() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -17,14 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.audit.auditor import audit
-from app.errors import BasketNotPossible, HasOrders
-from app.orders import Cancel, Command, Confirm, Expire, Extend, Hold, OrderId, Refund, Terms
+from app.errors import BasketNotPossible, HasOrders, KeyReused
+from app.orders import Answer, Cancel, Command, Confirm, Expire, Extend, Hold, OrderId, Refund, Terms
+from app.orders.commands import Place
 from app.sale import Rules
 from app.sale.worker import Worker
 from app.stock import Fence, Level
 from app.telemetry.observer import Observer
+from fencelock.kit import Backoff
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
-from tests.unit.test_queue import VirtualLock
+from tests.harness.virtual import VirtualLock
 
 SKUS: Final = ("a", "b", "c")
 PRICES: Final = {"a": 5, "b": 7, "c": 11}
@@ -179,6 +181,13 @@ class Book:
         return "partly_cancelled" if cancels else "partly_refunded"
 
 
+class Strict(Worker):
+    """A worker that an unexpected error ends: it would try once more, again and again, and the test would wait."""
+
+    async def _work(self, backoff: Backoff) -> None:
+        await self._serve_under_one_grant()
+
+
 class Sale:
     """A worker on a store in memory, and the book."""
 
@@ -193,7 +202,7 @@ class Sale:
     async def _begin(self, stock: int) -> None:
         lock = VirtualLock()
         rules = Rules(terms=Terms(hold_s=HOLD_S, pay_s=PAY_S), grace_s=GRACE_S)
-        self.worker = Worker(cast(Any, lock), self.store, rules, Observer())
+        self.worker = Strict(cast(Any, lock), self.store, rules, Observer())
         for sku, other in zip(SKUS, ("b", "a", ""), strict=True):
             terms: dict[str, Any] = {"price": PRICES[sku], "currency": "EUR"}
             terms |= {"limit_group": f"{GROUP} {other}"} if other else {"limit_per_buyer": LIMIT}
@@ -205,11 +214,7 @@ class Sale:
         self.loop.run_until_complete(self._batch(wishes))
 
     async def _batch(self, wishes: list[tuple[Command, Known | None]]) -> None:
-        worker = self.worker
-        assert worker is not None
-        until = asyncio.get_running_loop().time() + MANY
-        told = await asyncio.gather(*(worker.queue.join(wish, until) for wish, _ in wishes))
-        await asyncio.gather(*worker._tasks)
+        told = await self.ask(wish for wish, _ in wishes)
         paid = {order.id for wish, order in wishes if isinstance(wish, Confirm) and order and order.id}
         looked_at = self._looked_at(wishes, paid)
         self.book.expire(self.now, looked_at, paid)
@@ -230,6 +235,15 @@ class Sale:
         for one in self.book.orders:
             one.new = False
         await self._compare()
+
+    async def ask(self, wishes: Iterable[Command]) -> list[Answer]:
+        """Have commands decided at once, and return their answers."""
+        assert self.worker is not None
+        until = asyncio.get_running_loop().time() + MANY
+        answers = [asyncio.ensure_future(self.worker.queue.join(wish, until)) for wish in wishes]
+        await asyncio.sleep(0)  # they have come
+        await asyncio.gather(*self.worker._tasks)
+        return await asyncio.gather(*answers)
 
     def _looked_at(self, wishes: list[tuple[Command, Known | None]], paid: set[OrderId]) -> set[str]:
         """The items that the batch is about: of its commands, of the lines of orders that it changes, and of limits."""
@@ -338,15 +352,9 @@ def test_baskets_and_single_holds(examples: int) -> None:
 def told(sale: Sale, *wishes: Command) -> list[str]:
     """The outcomes of a batch."""
 
-    async def ask() -> list[str]:
-        assert sale.worker is not None
-        until = asyncio.get_running_loop().time() + MANY
-        answers = await asyncio.gather(*(sale.worker.queue.join(wish, until) for wish in wishes))
-        sale.orders += [one.order for one in answers if one.outcome == "held" and one.order]
-        await asyncio.gather(*sale.worker._tasks)
-        return [str(one.outcome) for one in answers]
-
-    return sale.loop.run_until_complete(ask())
+    answers = sale.loop.run_until_complete(sale.ask(wishes))
+    sale.orders += [one.order for one in answers if one.outcome == "held" and one.order]
+    return [str(one.outcome) for one in answers]
 
 
 def left(sale: Sale) -> dict[str, tuple[int, int]]:
@@ -457,11 +465,22 @@ def test_an_order_that_is_there_is_shown_for_the_same_basket(sale: Sale) -> None
     assert told(sale, Hold(lines["a"], "a", lines=(("b", 2), ("c", 1)), **asks)) == ["limit_reached"]
 
 
+def test_a_key_belongs_to_its_basket(sale: Sale) -> None:
+    """With the same lines it is the same order, and with others an error."""
+    for key, outcome in (("k", "held"), ("n", "limit_reached")):
+        for _ in range(2):
+            assert told(sale, Hold(1, "a", "ann", key, lines=(("b", 2),))) == [outcome]
+        with pytest.raises(KeyReused):
+            told(sale, Hold(1, "a", "ann", key, lines=(("b", 1),)))
+    assert left(sale) == {"a": (8, 1), "b": (7, 2), "c": (9, 0)}
+
+
 def test_a_limit_of_several_items_counts_for_the_line(sale: Sale) -> None:
     """No place in line for units that the buyer may not have with the others."""
     assert told(sale, Hold(5, "a", "bob"), Hold(4, "a", "cid"), Hold(4, "b", "ann")) == ["held"] * 3
     assert told(sale, Hold(2, "a", "ann", wait=True)) == ["limit_reached"]
-    assert told(sale, Hold(1, "a", "ann", wait=True)) == ["waiting"]
+    (answer,) = sale.loop.run_until_complete(sale.ask([Hold(1, "a", "ann", wait=True)]))
+    assert (answer.outcome, answer.place) == ("waiting", Place(1, 9, sale.now + HOLD_S + GRACE_S))
 
 
 def test_a_limit_of_items_that_cannot_be_read_together(sale: Sale) -> None:

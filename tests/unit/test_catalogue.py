@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import ConfigurationError
 from app.orders import TERMS, Terms
-from app.orders.offer import Offer
+from app.orders.offer import Offer, read
 from app.settings import Settings
 from app.web import catalogue
 from app.wiring import catalogue_of
@@ -155,3 +155,10 @@ def test_one_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="SECKILL_CATALOGUE: .*none.toml can't be read: No such file"):
         catalogue_of(Settings(_env_file=None, catalogue=tmp_path / "none.toml"))
     assert catalogue_of(Settings(_env_file=None, catalogue="")) == catalogue.built_in()
+
+
+def test_no_units_are_an_offer() -> None:
+    """None at all is another thing than a number that nobody has said."""
+    assert read({"units": 0}) == Offer(0, {})
+    assert Offer(0, {}).differs(5, Terms()) == [("units", "5", "0")]
+    assert Offer(None, {}).differs(5, Terms()) == []

@@ -164,7 +164,7 @@ async def test_units_that_are_added_end_no_hold_and_no_line_by_a_jump() -> None:
     """They are offered to the first in line, and all else stays as it was: also in an operator's own process."""
     jump, fence, item, unanswered = [0.0], Fence(1, "memory"), Item("tv"), asyncio.get_running_loop().create_future()
     store = MemoryStockStore(MemoryServer(lambda: time.time() + jump[0]))
-    clocks = StoreClocks(lambda sku: "")
+    clocks = StoreClocks({"tv": "the server"}.__getitem__)
     locks: Any = None  # an operator has the lock already
     shop = Shop(locks, store, Rules(), Observer(), lock_prefix="", clocks=clocks)
     await store.set_stock("tv", fence, 1, terms={"ends_at": time.time() + 3600})

@@ -1,11 +1,16 @@
 """The decision gives units to purchases; `test_orders_model` has the rest of it."""
 
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from app.errors import KeyReused, SeckillError, StockCorrupt, UnknownItem
 from app.orders import (
+    Answer,
+    Cancel,
+    CancelOutcome,
     Command,
     Confirm,
     ConfirmOutcome,
@@ -16,16 +21,23 @@ from app.orders import (
     ExtendOutcome,
     Hold,
     HoldOutcome,
+    OrderId,
     OrderState,
     Outcome,
+    Payment,
     Purchase,
     Record,
+    Settled,
     Snapshot,
     Terms,
     decide,
 )
+from app.orders.account import PaymentState
+from app.orders.commands import Place
 from app.orders.decision import Basis, Decision, Windows, decide_together, outside
 from app.orders.record import ERASED, Line
+from app.sale.batch import Clocked, decide_parts
+from app.sale.queue import Entry, Item
 
 
 def outcomes(decisions: list[Decision]) -> list[object]:
@@ -40,9 +52,9 @@ def test_the_example_of_the_articles() -> None:
 
 def test_what_only_the_stores_clock_ends_stays_held() -> None:
     """Of the holds that are due by it, those go back that are due by the other one; the others can be extended."""
-    ends = {"1-1": 1_000, "1-2": 2_000, "1-3": 9_000}
+    ends = {"1-1": 1_000, "1-2": 2_000, "1-3": 2_400}
     records = {
-        number: Record(number, "s", OrderState.HELD, 1, pay_by_ms=due_ms, due_ms=due_ms)
+        number: Record(number, "s", OrderState.HELD, 1, pay_by_ms=due_ms - 500, due_ms=due_ms)
         for number, due_ms in ends.items()
     }
     about: dict[str, Any] = {"held": 3, "records": records, "due": [*ends], "more_due": True, "now_ms": 90_000}
@@ -100,6 +112,7 @@ def test_a_long_line_is_served_in_several_batches() -> None:
     assert [str(one.kind) for one in decided.changes] == ["offered", "offered"]
     assert [one.outcome for one in decided.decisions] == [HoldOutcome.WAITING, ExpiryOutcome.MORE]
     assert decided.wants == 1
+    assert outcomes(decide(replace(some, stock=2), [Expire("default")]).decisions) == [ExpiryOutcome.DONE]
     paused = decide(some, [Expire("default")], now_closed=Outcome.PAUSED)
     assert (paused.changes, paused.decisions[0].outcome) == ([], ExpiryOutcome.DONE)
     unseen = decide(replace(some, line=(), wants=7), [Hold(1, buyer="new")])
@@ -175,16 +188,17 @@ def test_a_line_ends_by_the_clock_of_its_order(read_at_ms: int, expired: list[st
     assert [sku for sku, one in decided.items() if one.changes] == expired
 
 
-def test_an_order_is_extended_as_its_shortest_item_allows() -> None:
-    """The buyer pays once, for all of them."""
+@pytest.mark.parametrize(("pay_ms", "pay_by_ms"), [(50_000, 50_000), (5_000, 9_000)])
+def test_an_order_is_extended_as_its_shortest_item_allows(pay_ms: int, pay_by_ms: int) -> None:
+    """The buyer pays once, for all of them; and has no less time than before, if the terms are others now."""
     order, line = basket(9_000)
     items = {
         "a": Basis(Snapshot(0, 0, held=1, records={"1-0": order}), windows=Windows(pay_ms=80_000, grace_ms=5)),
-        "b": Basis(Snapshot(0, 0, held=1, records={"2-0": line}), windows=Windows(pay_ms=50_000, grace_ms=7)),
+        "b": Basis(Snapshot(0, 0, held=1, records={"2-0": line}), windows=Windows(pay_ms=pay_ms, grace_ms=7)),
     }
     found = decide_together(items, [Extend("a", "1-0", "s")])["a"].decisions[0]
     assert found.record is not None
-    assert (found.record.pay_by_ms, found.record.due_ms) == (50_000, 50_005)
+    assert (found.record.pay_by_ms, found.record.due_ms) == (pay_by_ms, pay_by_ms + 5)
 
 
 @pytest.mark.parametrize(("had", "outcome"), [((0, 1, 1), HoldOutcome.HELD), ((1, 1, 1), HoldOutcome.LIMIT_REACHED)])
@@ -196,3 +210,137 @@ def test_a_limit_over_three_items(had: tuple[int, ...], outcome: HoldOutcome) ->
         for sku, count in zip(("a", "b", "c"), had, strict=True)
     }
     assert decide_together(items, [Hold(1, "a", "ann")])["a"].decisions[0].outcome is outcome
+
+
+EUR: Any = {"price": 5, "currency": "EUR"}
+
+
+@pytest.mark.parametrize(
+    ("other", "about", "outcome", "line"),
+    [
+        (Basis(Snapshot(9, 0), terms=Terms(starts_at=20.0)), {}, HoldOutcome.NOT_STARTED, "b"),
+        (Basis(Snapshot(9, 0), terms=Terms(starts_at=10.0)), {}, HoldOutcome.HELD, None),
+        (Basis(Snapshot(9, 0), terms=Terms(paused="wait")), {}, HoldOutcome.PAUSED, "b"),
+        (Basis(Snapshot(9, 0)), {"closed": [Outcome.ENDED, None]}, HoldOutcome.ENDED, "a"),
+        (Basis(Snapshot(0, 0)), {}, HoldOutcome.SOLD_OUT, "b"),
+        (Basis(Snapshot(9, 0, bought={"ann": 1}), limit_per_buyer=1), {}, HoldOutcome.LIMIT_REACHED, "b"),
+        (Basis(Snapshot(9, 0), windows=Windows(currency="USD")), {}, HoldOutcome.HELD, None),  # and has no price
+        (Basis(Snapshot(9, 0), windows=Windows(**EUR)), {}, "items: .*: a has no price, b is paid in EUR", None),
+        (None, {"errors": {"b": UnknownItem("no item 'b'")}}, "items: no item 'b'", None),
+        (None, {"errors": {"b": StockCorrupt("no number")}}, "^no number", None),
+        (None, {}, "items: b can't be read together", None),
+    ],
+)
+def test_a_basket_that_can_not_be_had_takes_nothing(
+    other: Basis | None, about: dict[str, Any], outcome: HoldOutcome | str, line: str | None
+) -> None:
+    """The answer names the first line that can't be had, or says why; the buyer may still have all units of another."""
+    items = {"a": Basis(Snapshot(9, 0), limit_per_buyer=9)} | ({"b": other} if other else {})
+    wishes = [Hold(1, "a", "ann", lines=(("b", 1),)), Hold(9, "a", "ann")]
+    first, second = decide_together(items, wishes, came_at=[10.0, 10.0], **{"closed": (), **about})["a"].decisions
+    if not isinstance(outcome, HoldOutcome):
+        with pytest.raises(SeckillError, match=outcome):
+            raise first.error or AssertionError(first)
+    else:
+        assert (first.outcome, first.line) == (outcome, line)
+    assert (second.outcome is HoldOutcome.HELD) == (outcome is not HoldOutcome.HELD)
+
+
+def test_a_basket_is_held_for_the_shortest_time_of_its_items() -> None:
+    """All lines end at once, with the grace; the shop's own number is that of the order alone."""
+    items = {
+        "a": Basis(Snapshot(9, 0, now_ms=1_000), windows=Windows(hold_ms=9_000, grace_ms=5, price=3, currency="EUR")),
+        "b": Basis(Snapshot(9, 0, now_ms=1_000), windows=Windows(hold_ms=7_000, grace_ms=5, **EUR)),
+    }
+    decided = decide_together(items, [Hold(1, "a", ref="R", lines=(("b", 2),), request_id="r")])
+    ((_, line),), order = decided["b"].lines, decided["a"].decisions[0].begins
+    assert order is not None and order.lines == (Line("b", 2, 5),)
+    assert [(one.pay_by_ms, one.due_ms, one.request_id) for one in (order, line)] == [(8_000, 8_005, "r")] * 2
+    assert (order.ref, order.price, line.ref, line.price, line.part_of) == ("R", 3, None, 5, "a/0")
+
+
+def test_a_buyer_is_shown_the_basket_that_they_began_in_this_batch() -> None:
+    """Not the first order of the batch, and not for another basket; the key of one belongs to its lines."""
+    items = {sku: Basis(Snapshot(9, 0), limit_per_buyer=2) for sku in "ab"}
+    about: Any = {"buyer": "ann", "proven": True}
+    first = [Hold(1, "a", "bob"), Hold(1, "a", lines=(("b", 2),), key="k", **about)]
+    wishes = [
+        Hold(1, "a", lines=(("b", 2),), **about),
+        Hold(1, "a", lines=(("b", 1),), **about),
+        Hold(1, "a", lines=(("b", 1),), key="k", **about),
+        first[1],
+    ]
+    same, another, reused, again = decide_together(items, [*first, *wishes])["a"].decisions[2:]
+    assert (same.outcome, same.repeats) == (HoldOutcome.ALREADY_HELD, 1)
+    assert (another.outcome, another.line) == (HoldOutcome.LIMIT_REACHED, "b")
+    assert isinstance(reused.error, KeyReused)
+    assert (again.outcome, again.repeats) == (None, 1)
+
+
+def test_a_place_in_line_is_told_again() -> None:
+    """Whoever asks once more, with the key or as the proven buyer, hears how many are before them."""
+    records = {f"{n}-0": Record(f"{n}-0", "s", OrderState.WAITING, 1, f"b{n}", ref="R", proven=True) for n in (1, 2)}
+    settled = {" hold k": Settled(HoldOutcome.WAITING, 1, "b2", OrderId("default", "2-0"))}
+    about: Any = {"records": records, "waiting": 2, "line": [*records], "open": {"b2": "2-0"}, "settled": settled}
+    snapshot = Snapshot(0, 0, held=3, now_ms=1_000, first_due_ms=5_000, **about)
+    item, unanswered = Item("default"), cast(Any, Future())
+    wishes = [Hold(1, buyer="b2", key=key, ref="R", wait=True, proven=True) for key in ("k", None)]
+    entries = [Entry(wish, item, unanswered, 0.0, bool) for wish in wishes]
+    (part,) = decide_parts("b", {item: snapshot}, entries, Clocked(Terms()))
+    assert [cast(Answer, answer).place for _, answer in part.answers([])] == [Place(2, 3, 5.0)] * 2
+
+
+@pytest.mark.parametrize(("errors", "why"), [({"b": StockCorrupt("no number")}, "^no number"), ({}, "items: b can't")])
+def test_an_order_of_which_a_line_can_not_be_read_stays(errors: dict[str, SeckillError], why: str) -> None:
+    """Its units would go one way, and those of the line another."""
+    items = {"a": Basis(Snapshot(0, 0, held=1, records={"1-0": basket()[0]}))}
+    decided = decide_together(items, [Cancel("a", "1-0", "s")], errors=errors)["a"]
+    assert decided.changes == []
+    with pytest.raises(SeckillError, match=why):
+        raise decided.decisions[0].error or AssertionError(decided)
+
+
+@pytest.mark.parametrize(("now_ms", "outcome"), [(1_999, ExtendOutcome.EXTENDED), (2_000, ExtendOutcome.EXPIRED)])
+def test_a_hold_is_over_at_its_end(now_ms: int, outcome: ExtendOutcome) -> None:
+    """Whether or not somebody has given its units back by then."""
+    held = Snapshot(0, 0, held=1, records={"1-0": Record("1-0", "s", OrderState.HELD, 1, due_ms=2_000)}, now_ms=now_ms)
+    assert outcomes(decide(held, [Extend("default", "1-0", "s")]).decisions) == [outcome]
+
+
+def test_a_purchase_is_answered_once_more_as_before() -> None:
+    """A hold is told with the present state of its order, and a purchase without."""
+    settled = Settled(Outcome.SOLD, 2, None, OrderId("default", "1-0"))
+    later = {"1-0": Record("1-0", "s", OrderState.SOLD, 1)}
+    told = decide(Snapshot(5, 0, settled={"k": settled}, records=later), [Purchase(2, key="k")]).decisions
+    assert told == [Decision(settled=settled)]
+
+
+def test_a_line_is_no_order_of_its_own() -> None:
+    """Whoever knows its number and secret changes nothing: it goes with its order."""
+    item = Snapshot(0, 0, held=1, records={"2-0": basket()[1]})
+    assert outcomes(decide(item, [Cancel("b", "2-0", "t")]).decisions) == [CancelOutcome.NOT_FOUND]
+
+
+@pytest.mark.parametrize(("waiting", "outcome"), [(9_999, HoldOutcome.WAITING), (10_000, HoldOutcome.SOLD_OUT)])
+def test_a_line_has_so_many_places(waiting: int, outcome: HoldOutcome) -> None:
+    wish = Hold(1, buyer="ann", wait=True)
+    assert outcomes(decide(Snapshot(0, 0, held=1, waiting=waiting), [wish]).decisions) == [outcome]
+
+
+def test_units_that_come_back_in_a_batch_are_for_those_who_wait_since_it() -> None:
+    """Who asks twice in it is told of the hold; and a count that is too low makes no room beyond the limit."""
+    bobs = Record("1-0", "s", OrderState.HELD, 1, "bob")
+    item = Snapshot(0, 0, held=1, now_ms=1_000, records={"1-0": bobs}, bought={"bob": 0})
+    ann, gone = Hold(1, buyer="ann", wait=True, proven=True), Cancel("default", "1-0", "s")
+    told = decide(item, [ann, ann, gone]).decisions
+    assert outcomes(told) == [HoldOutcome.HELD, HoldOutcome.ALREADY_HELD, CancelOutcome.CANCELLED]
+    again = decide(replace(item, stock=5), [gone, Hold(2, buyer="bob")], limit_per_buyer=1).decisions
+    assert outcomes(again) == [CancelOutcome.CANCELLED, HoldOutcome.LIMIT_REACHED]
+
+
+def test_a_late_payment_of_nothing_is_late_once_for_all() -> None:
+    """Nothing of it is owed; told again, it does not count after all."""
+    late = Payment("p", 0, "EUR", PaymentState.LATE)
+    item = Snapshot(5, 0, records={"1-0": Record("1-0", "s", OrderState.EXPIRED, 1, payments=(late,))})
+    decided = decide(replace(item, payments={"p": "1-0"}), [Confirm("default", "1-0", "s", "p", 0, "EUR")])
+    assert (outcomes(decided.decisions), decided.changes) == ([ConfirmOutcome.REFUND_DUE], [])

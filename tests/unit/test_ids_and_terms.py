@@ -153,6 +153,7 @@ def test_terms_of_people(limit: int, window: int, start: int, lasts: int) -> Non
     assert read_terms(dict.fromkeys(("limit", "starts_at", "ends_at"), "none")) == dict.fromkeys(
         ("limit_per_buyer", "starts_at", "ends_at"), 0
     )
+    assert read_terms({"limit": "1000000"}) == {"limit_per_buyer": 1_000_000}
     assert read_terms({"price": "none"}) == {"price": None, "currency": None}
     assert read_terms({"offer": "none", "smaller_first": "no"}) == {"offer_s": None, "smaller_first": False}
     assert read_terms({"hold": "default", "limit": "default"}) == {"hold_s": None, "limit_per_buyer": None}
@@ -161,6 +162,11 @@ def test_terms_of_people(limit: int, window: int, start: int, lasts: int) -> Non
 @pytest.mark.parametrize(
     ("option", "text", "why"),
     [
+        (
+            "starts_at",
+            moments.written(-1),
+            f"{moments.written(-1)!r} is not {moments.A_MOMENT} (from 1970 to 5138), `none` or `default`",
+        ),
         ("limit", "1000001", "'1000001' is not a number of units, a million at most, `none` or `default`"),
         ("limit", "-1", "'-1' is not a number of units, a million at most, `none` or `default`"),
         ("hold", "0", "'0' is not a whole number of seconds, a day at most, `default`"),

@@ -1,10 +1,8 @@
 """The judge accepts a correct history, and finds each violation in forged ones."""
 
-import io
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +22,10 @@ from lab.torture.history import (
     Left,
     Look,
     Reading,
-    Recorder,
     Restock,
     Setup,
     Stand,
-    load,
-    parse,
+    Theft,
 )
 from lab.torture.judge import judge
 from lab.torture.picture import draw
@@ -70,6 +66,10 @@ def reading(sku: str, there: int, sold: int, limit: int, orders: int = 4) -> Rea
     return Reading("one", sku, level | {"paused": "", "price": None}, sums | {"money": {}})
 
 
+def theft(status: int, said: str | None = None) -> Theft:
+    return Theft("a", "default", "one", 1.5, status, said)
+
+
 KEYLESS = replace(order("k", token=5), key=None)
 MUGS = order("m", token=6, sku="mug", quantity=2)
 PROMISES = ("fair", "fencing", "survives_silence", "survives_restart", "survives_cut", "everybody")
@@ -104,6 +104,7 @@ def history() -> History:
         Belief("one", SALE, 5, 7.9, 8.3),
         Belief("one", "/long", 9, 9.5, 12.5),
     ]
+    made.thefts = [theft(422, "urn:seckill:key-reused"), theft(503), theft(0)]
     made.readings = [reading("default", 4, 4, 0), reading("mug", 5, 2, 2, orders=1)]
     made.cents = [Cents(2, 1, [], [])]
     made.counts = [Count(2.0, 4.0, "one", "fenced_writes_total", 1)]
@@ -211,6 +212,8 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a negative stock": lambda made: changed(made.looks, 1, stock=-1, lucky=4),
         "sales undone": lambda made: made.looks.append(look(8.0, 2, 1)),
         "an end that does not add up": lambda made: left(made, stock=1),
+        "units that are held at the end": lambda made: left(made, held=1),
+        "a sale too many at the end": lambda made: left(made, lucky=5),
         "another beginning": lambda made: left(made, initial=5),
         "units from nowhere": lambda made: made.restocks.clear(),
         "units before they were added": lambda made: made.looks.insert(3, look(7.1, 1, 3)),
@@ -234,6 +237,10 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "sold before it was there": lambda made: changed(made.restocks, 0, asked_at=8.1, done_at=8.2),
     },
     "a path to its end": {"an order that is there twice": lambda made: sells(made, MUGS)},
+    "by another's key": {
+        "a key that opens the order to another": lambda made: made.thefts.append(theft(200, "sold")),
+        "another error": lambda made: made.thefts.append(theft(422, "urn:seckill:bad-request")),
+    },
     "first come, first served": {
         "orders in another order": lambda made: written(
             made, at_end(made).journal[1], at_end(made).journal[0], *at_end(made).journal[2:]
@@ -265,6 +272,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
             made.attempts, 2, outcome="sold_out", told=None, replayed=False
         ),
         "told nothing was sold, but it was": lambda made: made.attempts.pop(4),  # c's only answer is then a 503
+        "told another order than before": lambda made: changed(made.attempts, 2, told="default~a"),
         "told twice as if anew": lambda made: changed(made.attempts, 2, replayed=False),
         "told again at the first time": lambda made: changed(made.attempts, 0, replayed=True),
         "refused and has an order": lambda made: (without(made, "a"), asked(made, attempt("a", "sold_out"))),
@@ -293,6 +301,10 @@ FORGED: dict[str, dict[str, Forgery]] = {
     "never decrease": {"a token that went back": a_token_that_went_back},
     "an event has a grant": {
         "a grant of two instances": lambda made: order_changed(made, 1, instance="two"),
+        "a grant that two instances had": lambda made: (
+            order_changed(made, 1, instance="two"),
+            made.beliefs.append(Belief("two", SALE, 1, 1.61, 1.62)),
+        ),
         "an order without a grant": lambda made: order_changed(made, 0, token=0, batch="batch 0"),
         "a batch of two grants": lambda made: order_changed(made, 2, batch="batch 1"),
     },
@@ -458,6 +470,8 @@ def test_a_lock_that_promises_no_order_may_let_somebody_wait() -> None:
     made.setup = replace(made.setup, promises=PROMISES[1:])
     (overtaken,) = (one for one in judge(made) if "nobody waits" in one.promise)
     assert (len(waited.violations), len(overtaken.violations)) == (1, 0)
+    asked(made, attempt("f", None, at=20.0, status=503), attempt("f", "sold_out", at=27.0))
+    assert any("nobody waits" in promise for promise in verdicts(made))
 
 
 @pytest.mark.parametrize("promise", ["nobody loses a lock", "no connection is cut", "nobody waits", "is fenced off"])
@@ -473,30 +487,34 @@ def test_a_rule_of_peace_does_not_speak_where_the_processor_was_elsewhere(promis
     assert "1 excused, as the processor was elsewhere" in found.looked_at
 
 
+@pytest.mark.parametrize(
+    ("promise", "fault"),
+    [
+        ("survives_restart", "lock-kill"),
+        ("survives_silence", "lock-pause"),
+        ("survives_cut", "lock-reset"),
+        ("everybody", "renewal"),
+    ],
+)
+def test_a_fault_that_a_lock_promises_to_survive_is_no_excuse(promise: str, fault: str) -> None:
+    """What it does not promise is excused, where the fault has struck just then."""
+    made = history()
+    FORGED["two never believe"]["two owners at once"](made)
+    made.faults.append(Fault(fault, "etcd", True, 4.0, 4.5, 4.5, 8.45))
+    assert any("two never believe" in name for name in verdicts(made))
+    made.setup = replace(made.setup, promises=tuple(one for one in PROMISES if one != promise))
+    assert not any("two never believe" in name for name in verdicts(made))
+    for missed in ({"struck": False}, {"began_at": 4.95, "ended_at": 4.99}, {"began_at": 2.0, "ended_at": 2.05}):
+        changed(made.faults, -1, **{"began_at": 4.0, "ended_at": 4.5, "struck": True} | missed)
+        assert promise == "everybody" or any("two never believe" in name for name in verdicts(made)), missed
+
+
 def test_a_run_without_an_end_is_not_judged() -> None:
     """An unfinished run proves nothing."""
     made = history()
     made.end = None
     with pytest.raises(ValueError, match="no end"):
         judge(made)
-
-
-def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
-    """A history that was written and read line by line is the same, and gets the same verdict."""
-    made = history()
-    file = tmp_path / "history.jsonl"
-    with file.open("w") as written:
-        recorder = Recorder(History(made.setup), written)
-        made.lates = [Late(30.0, 31.0)]
-        for kind in ("attempts", "looks", "restocks", "beliefs", "readings", "lates", "cents", "counts", "faults"):
-            for event in getattr(made, kind):
-                recorder.note(event)
-        recorder.note(at_end(made))
-    assert load(file) == made == recorder.history
-    with pytest.raises(ValueError, match="not a line of a history"):
-        parse(io.StringIO('{"kind": "attempt"}'))
-    with pytest.raises(ValueError, match="empty"):
-        parse([])
 
 
 def test_the_picture_shows_faults_and_verdict() -> None:

@@ -74,6 +74,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "refused what was there": lambda made: made.bids.append(bid("w", 7, "sold_out")),
         "a unit that is nowhere": lambda made: kept(made, order("d", 2), stock=0),
         "a look that adds up to another sale": lambda made: made.seen.append(look(6.6, 1, 2)),
+        "a look below nothing": lambda made: made.seen.append(look(6.6, -1, 3)),
         "a unit too many": lambda made: kept(made, order("d", 2), order("e"), stock=1),
     },
     "has forgotten the one before": {
@@ -85,6 +86,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
     "a removed item": {
         "sold, and it was removed": lambda made: made.bids.append(bid("w", 9.5, "sold")),
         "sold out, and it was removed": lambda made: made.bids.append(bid("w", 9.5, "sold_out")),
+        "told from memory for too long": lambda made: made.bids.append(replace(bid("w", 9.5, "sold_out"), key=None)),
         "unknown, and it was there": lambda made: made.bids.append(bid("w", 7, None)),
         "an error": lambda made: (
             made.bids.append(bid("w", 5.1, None, status=500)) or made.bids.append(bid("w", 7, None, status=500))
@@ -122,8 +124,16 @@ def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
         [bid("w", 8.1, None)],
         [bid("w", 5.0, None, status=0, error="ReadTimeout"), bid("v", 7, "sold_out")],
         [replace(bid("w", 9.1, "sold_out"), key=None)],
+        [bid("z", 7, "sold_out", replayed=True)],
     ],
-    ids=["sold in between", "refused in between", "removed in between", "perhaps sold to another", "told from memory"],
+    ids=[
+        "sold in between",
+        "refused in between",
+        "removed in between",
+        "perhaps sold to another",
+        "told from memory",
+        "told once more",
+    ],
 )
 def test_what_nobody_can_know_is_let_pass(bids: list[Call]) -> None:
     """While a sale begins, an answer may be of either; a request without an answer may have had the unit."""

@@ -29,6 +29,13 @@ OVERTAKEN = [
 # A's commit is not answered, and B reads: with it, or without it.
 IN_DOUBT = [SALE, asked("prepare", 10, "a", 1, 1.1, 5), asked("commit", 10, "a", 2, None, None)]
 A, B = Written("a", -1), Written("b", -1)
+# One writes after the other.
+IN_TURN = [
+    *OVERTAKEN[:2],
+    asked("commit", 10, "a", 2, 2.1, 1),
+    asked("prepare", 11, "b", 3, 3.1, 4),
+    asked("commit", 11, "b", 4, 4.1, 1, stock=4),
+]
 
 
 def wrong(requests: list[Asked], *batches: Written, without: frozenset[str] = frozenset()) -> list[str]:
@@ -38,6 +45,7 @@ def wrong(requests: list[Asked], *batches: Written, without: frozenset[str] = fr
 def test_a_run_of_the_model_is_explained() -> None:
     """Late commits are refused, and what was not answered has come, or has not."""
     assert not wrong(OVERTAKEN, B)
+    assert not wrong(IN_TURN, A, B)
     assert not wrong([*IN_DOUBT, asked("prepare", 11, "b", 3, 3.1, 5)])
     assert not wrong([*IN_DOUBT, asked("prepare", 11, "b", 3, 3.1, 4)], A)
     assert not wrong([*IN_DOUBT, asked("add", 11, "", 3, 3.1, 7, stock=3)], A)
@@ -53,6 +61,7 @@ def test_a_run_of_the_model_is_explained() -> None:
         pytest.param(OVERTAKEN, [], id="told of an order that is not there"),
         pytest.param(OVERTAKEN, [B._replace(begun=2)], id="two orders written, and one told"),
         pytest.param(OVERTAKEN, [B, A], id="an order that came from nowhere"),
+        pytest.param(IN_TURN, [B, A], id="written in another order than the journal has"),
         pytest.param(
             [*OVERTAKEN[:3], asked("sale", 10, "", 4, 4.1, 9, stock=9)], [], id="a late operator begins a sale"
         ),

@@ -729,6 +729,7 @@ class Sale:
                 name: one for name, one in event.facts.items() if name not in ("changes", "sums", "state", "refunds")
             }
             assert own == facts, commands
+            assert ("sums" in event.facts) == ("payment_ref" in facts), commands
         for event in journal:
             self.ledger.add(event)
         assert not self.ledger.compare(level).violations

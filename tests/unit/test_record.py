@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.orders import Confirm, Order, OrderState, Record, Snapshot, decide
+from app.orders import Confirm, Order, OrderState, Payment, Record, Snapshot, decide
+from app.orders.account import PaymentState, Sums
 from app.orders.view import COLUMNS, cells, row
 from app.sale.export import head, lines
 
@@ -47,6 +48,8 @@ def test_a_sheet_has_payments_side_by_side_and_a_row_for_each_currency() -> None
     assert (own["payments"], own["currency"], own["paid"], own["owed"]) == (["p", "=q"], "EUR", "0.10", "0.00")
     assert (dollars["payments"], dollars["currency"], dollars["owed"]) == (None, "USD", "3.00")
     assert ",p =q," in lines([order], "csv")
+    assert ",EUR,0.10," in lines([order], "csv")  # numbers, of which a sheet makes sums
+    assert head("csv").startswith("\ufeff")  # else Excel takes it for one of its country's
     assert row(order)["other_currencies"] == [record.sums["USD"].said()]
     assert SECRET not in lines([order], "csv") + lines([order], "jsonl")
 
@@ -69,6 +72,8 @@ def test_a_sheet_has_payments_side_by_side_and_a_row_for_each_currency() -> None
         ("3-4", "'3-4"),
         ("2026/11/27", "'2026/11/27"),
         ("12345678901", "12345678901"),
+        ("123456789012", "'123456789012"),
+        ("12 monkeys", "12 monkeys"),
         ("0", "0"),
         ("Anna-Maria, 7+1", "Anna-Maria, 7+1"),
         ("王=1", "王=1"),
@@ -82,4 +87,15 @@ def test_a_spreadsheet_shows_a_name_as_it_is(name: str, cell: str) -> None:
     for separator in ",;\t|":
         for line in csv.reader(io.StringIO(lines([order], "csv"), newline=""), delimiter=separator):
             assert not [one for one in line if one.lstrip().startswith(tuple("=+-@\uff1d\ufe63"))]
-    assert json.loads(lines([order], "jsonl"))["buyer"] == name
+    assert json.loads(said := lines([order], "jsonl"))["buyer"] == name
+    assert "王" in said or "王" not in name
+
+
+def test_a_row_for_programs() -> None:
+    """The key is as the client has said it, and the deadline a moment; sums are those of the order's own currency."""
+    foreign = Payment("p", 5, "USD", PaymentState.LATE)
+    held = begun()._replace(pay_by_ms=1_000, due_ms=2_000, payments=(foreign,))
+    shown = row(Order("default", held, " hold k", "i", 1, "b", 1.0))
+    assert (shown["key"], shown["pay_by"], shown["paid"]) == ("k", shown["began"], 0)
+    assert held.own_sums == Sums("EUR")
+    assert (held.facts["pay_by"], held.facts["goes_back_at"]) == (1.0, 2.0)

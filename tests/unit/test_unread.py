@@ -3,12 +3,26 @@
 import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.torture import history, judge
-from lab.torture.history import Count, History, Late, Pause, Price, Reading, Setup, Stand, Theft
+from lab.torture.history import (
+    Count,
+    History,
+    Late,
+    Pause,
+    Price,
+    Reading,
+    Recorder,
+    Setup,
+    Stand,
+    Theft,
+    load,
+    parse,
+)
 from tests.unit import test_judge, test_judge_drops, test_judge_money, test_judge_protocol
 
 RULES = ("lab.torture.judge", "lab.torture.standing")
@@ -61,3 +75,21 @@ def test_each_field_that_is_recorded_is_in_a_rule(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     recorded = {f"{kind.__name__}.{field.name}" for kind in RECORDS for field in fields(kind)}
     assert sorted(recorded - read) == sorted(judge.UNREAD)
+
+
+def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
+    """One that was written and read line by line is the same, and so is what was noted meanwhile."""
+    for made in whole():
+        file = tmp_path / "history.jsonl"
+        with file.open("w") as out:
+            recorder = Recorder(History(made.setup), out)
+            for one in fields(made):
+                for event in getattr(made, one.name) if one.name not in ("setup", "end") else ():
+                    recorder.note(event)
+            assert made.end is not None
+            recorder.note(made.end)
+        assert load(file) == made == recorder.history
+    with pytest.raises(ValueError, match="not a line of a history"):
+        parse(['{"kind": "attempt"}'])
+    with pytest.raises(ValueError, match="empty"):
+        parse([])
