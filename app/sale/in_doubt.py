@@ -54,7 +54,7 @@ class InDoubt:
         try:
             answers = await self._store.resolve(fence, {part.item.sku: part.write for part in now})
         finally:
-            self.add([part for part in commit if part not in now or _still_in_doubt(answers, part)])
+            self.add([part for part in commit if _still_in_doubt(answers, part)])
         for answer in answers.values():
             if not isinstance(answer, StockError):
                 self._observer.resolved("not_committed" if answer is None else "committed")

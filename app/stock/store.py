@@ -274,10 +274,8 @@ class StockStore:
         numbers = self.storage.numbers(head, batch.entries)
         return put_of(sku, batch, numbers, expect, instance=self._instance, token=own.token if own else 0)
 
-    def _why_not(self, sku: str, head: Head, own: Fence | None, batch: Batch) -> StockError | None:
-        """The reason why a batch was not written; None if it had been written before."""
-        if head.batch == batch.batch_id:
-            return None
+    def _why_not(self, sku: str, head: Head, own: Fence | None, batch: Batch) -> StockError:
+        """The reason why a batch was not written, and had not been before."""
         if head.stock is None:
             return self.storage.unknown(sku)
         refusal = self._refusal(sku, head, own, batch.batch_id)

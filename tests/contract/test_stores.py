@@ -70,6 +70,10 @@ class MemorySystem(StoreSystem):
     def set_by_hand(self, sku: str, stock: int) -> None:
         self.server.items[sku].stock = stock
 
+    def note_layout(self, sku: str, layout: int) -> None:
+        item = self.server.items[sku]
+        item.head = item.head._replace(layout=layout)
+
     def copy(self) -> Callable[[], None]:
         return self.server.copy()
 
@@ -108,7 +112,7 @@ class TestRedis(FencedStoreContract):
 
 
 class TestMemory(FencedStoreContract):
-    """The in-memory store is not for sales: one reads it first, and `tests/unit/test_queue.py` builds on it."""
+    """The in-memory store is not for sales: one reads it first, and the models of `tests/unit` build on it."""
 
     @pytest.fixture
     def system(self) -> StoreSystem:

@@ -3,21 +3,14 @@
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import redis.asyncio
 
-from app.errors import FenceRefused, NotDecided, StockError, StockUnavailable
-from app.orders import Answer, Ask, Outcome, Purchase, Snapshot, Terms
-from app.sale.batch import Clocked, decide_parts
-from app.sale.in_doubt import InDoubt
-from app.sale.queue import Queue
-from app.stock import Batch, Fence, StockStore, registry
-from app.stock.redis.client import RedisClient, Script
-from app.telemetry.observer import Observer
+from app.orders import Answer, Outcome, Purchase
+from app.stock.redis.client import Script
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
 from tests.harness.shop import buy, client, shop
@@ -63,76 +56,6 @@ async def test_a_lost_commit_is_resolved_before_anybody_is_told(etcd: EtcdMember
                 orders = {order.id for order in await one.orders(sku)}
                 sold = [a.order for p, a in zip(wanted, answers, strict=True) if p.sku == sku and a.order]
                 assert set(sold) < orders
-
-
-async def test_a_shard_that_is_away_does_not_stop_the_others(
-    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a cluster each item has its own server: while one is away its batch stays in doubt, and the rest is sold."""
-    deliver = RedisClient.run
-    went_away = asyncio.Event()
-
-    async def away(self: RedisClient, script: Script, keys: Sequence[str], *call: Any, **options: Any) -> Any:
-        if "{away}" not in keys[0]:
-            return await deliver(self, script, keys, *call, **options)
-        if not went_away.is_set():
-            answer = await deliver(self, script, keys, *call, **options)
-            if script.sha != COMMIT.decode():
-                return answer
-            went_away.set()
-        raise StockUnavailable("nobody there")
-
-    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
-        one.store.storage._clustered = True
-        monkeypatch.setattr(RedisClient, "server_of", lambda client, key: "")  # there is one, which is no Cluster's
-        for sku in ("away", "here"):
-            await one.set_stock(sku, 100)
-            await one.submit(Purchase(sku=sku))
-        monkeypatch.setattr(RedisClient, "run", away)
-        in_vain = [asyncio.create_task(one.submit(Purchase(sku="away", buyer=BUYER)))]
-        async with asyncio.timeout(WITHIN_S):
-            await went_away.wait()
-        for _ in range(10):
-            async with asyncio.timeout(WITHIN_S):
-                assert (await one.submit(Purchase(sku="here"))).outcome is Outcome.SOLD
-            in_vain.append(asyncio.create_task(one.submit(Purchase(sku="away"))))
-        assert not any(buying.done() for buying in in_vain)
-        monkeypatch.setattr(RedisClient, "run", deliver)
-        assert {answer.outcome for answer in await asyncio.gather(*in_vain)} == {Outcome.SOLD}
-        for sku, units in (("away", 12), ("here", 11)):
-            audit = await one.audit(sku)
-            assert (audit.lucky, audit.orders, audit.violations) == (units, units, [])
-
-
-async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
-    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A commit for many items is in doubt and the store is slow: resolving all of it takes several grants."""
-    resolve = StockStore.resolve
-    under: Counter[int] = Counter()
-
-    async def slowly(
-        self: StockStore, fence: Fence, batches: Mapping[str, Batch]
-    ) -> dict[str, list[str] | StockError | None]:
-        under[fence.token] += len(batches)
-        await asyncio.sleep(0.02 * len(batches))
-        return await resolve(self, fence, batches)
-
-    skus = [f"item-{number}" for number in range(24)]
-    with Proxy(valkey.port) as proxy:
-        url = f"redis://127.0.0.1:{proxy.port}/0"
-        async with shop(etcd.endpoint, url, purchase_timeout_ms=60_000, max_hold_ms=50) as one:
-            for sku in skus:
-                await one.set_stock(sku, 2)
-                await one.submit(Purchase(sku=sku))
-            monkeypatch.setattr(StockStore, "resolve", slowly)
-            proxy.lose_answer_to(COMMIT)
-            buying = asyncio.gather(*(one.submit(Purchase(sku=sku, buyer=BUYER)) for sku in skus))
-            assert await asyncio.to_thread(proxy.struck.wait, 15)
-            proxy.restore()
-            assert counted(list(await buying)) == {"sold": 24}
-    assert sum(under.values()) >= 24
-    assert max(under.values()) <= 5  # once its 50 ms are over, a grant begins no more
 
 
 @pytest.mark.parametrize("which", ["etcd", "store"])
@@ -235,30 +158,3 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
             for sku, sold in (("default", 8), ("phone", 16)):
                 audit = await one.audit(sku)
                 assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (100 - sold, sold, sold, [])
-
-
-async def test_a_settlement_that_the_fence_refuses_is_tried_again(valkey: Valkey) -> None:
-    """A batch that the fence refuses to resolve stays in doubt, and a later grant resolves it."""
-    store, queue = registry.connect(valkey.url, "fence"), Queue(limit=1, observer=Observer(), on_work=lambda: None)
-    in_doubt = InDoubt(store, Observer())
-    try:
-        await store.set_stock("default", Fence(1, "etcd:1"), 5)
-        buying = queue.join(Purchase(key="k"), asyncio.get_running_loop().time() + 60)
-        entries, ours = queue.take(1), Fence(2, "etcd:1")
-        snapshot = (await store.prepare(ours, "b", {"default": Ask(keys=["k"])}))["default"]
-        assert isinstance(snapshot, Snapshot)
-        (part,) = decide_parts("b", {entries[0].item: snapshot}, entries, Clocked(Terms()))
-        await store.commit(ours, {"default": part.write})
-        in_doubt.add([part])  # as if the answer had been lost
-        await store.prepare(Fence(9, "etcd:1"), "another", {"default": Ask()})
-        [(_, refused)] = await in_doubt.resolve(Fence(3, "etcd:1"), in_doubt.next_parts())
-        assert isinstance(refused, FenceRefused)
-        assert in_doubt.has_work
-        [(_, numbers)] = await in_doubt.resolve(Fence(10, "etcd:1"), in_doubt.next_parts())
-        assert numbers == [order.record.number for order in await store.orders("default")]
-        assert not in_doubt
-        queue.close()
-        with pytest.raises(NotDecided):
-            await buying
-    finally:
-        await store.close()

@@ -220,10 +220,8 @@ class MemoryStorage(Storage):
     async def moved(self, after: Mapping[str, str], wait_s: float) -> set[str]:
         until = time.monotonic() + wait_s
         while True:
-            heads = {sku: item.head for sku, item in self.server.items.items()}
-            found = {
-                sku for sku, entry in after.items() if sku in heads and int(heads[sku].last or 0) > int(entry or 0)
-            }
+            ends = {sku: int(next(reversed(item.journal), 0)) for sku, item in self.server.items.items()}
+            found = {sku for sku, entry in after.items() if ends.get(sku, 0) > int(entry or 0)}
             if found or time.monotonic() >= until:
                 return found
             await asyncio.sleep(self.look_every_s)

@@ -1,6 +1,5 @@
 """A buyer's name is removed from any store, and the numbers stay."""
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,10 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from app.errors import KeyReused
-from app.orders import ERASED, Cancel, Hold, Purchase
+from app.orders import ERASED, Hold
 from app.stock.redis.storage import RedisStorage
-from app.stock.sql import storage as sql_storage
 from app.stock.sql.storage import SqlStorage
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask
@@ -19,21 +16,6 @@ from tests.harness.shop import buy, shop
 
 ORDERS = 20_000
 NAMES = {"seckill_buyers": "name", "seckill_journal": "buyer", "seckill_holders": "buyer", "seckill_records": "buyer"}
-
-
-async def test_two_names_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Operators who erase different buyers of an item at the same time erase both."""
-    async with shop(etcd.endpoint, valkey.url) as sale:
-        await sale.set_stock("default", 99)
-        names = ["ann", "bob", "cy"]
-        for name in names:
-            await sale.submit(Purchase(1, "default", name))
-            await sale.submit(Hold(1, "default", name))
-        assert await asyncio.gather(*(sale.erase("default", name) for name in names)) == [2, 2, 2]
-        orders = await sale.orders("default")
-        assert {order.buyer for order in orders} == {ERASED}
-        assert {order.record.buyer for order in orders if order.record} == {ERASED}
-        assert (await sale.audit("default")).violations == []
 
 
 async def test_a_copy_that_is_gone(etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,18 +35,6 @@ async def test_a_copy_that_is_gone(etcd: EtcdMember, valkey: Valkey, monkeypatch
         assert await sale.erase("default", "ann") == 1
         assert [order.buyer for order in await sale.orders("default")] == [ERASED]
         assert [one.what for one in await sale.log("default")] == ["erase a buyer", "stock"]
-
-
-async def test_a_remembered_refusal(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A later request with a buyer's key is refused, whatever it was told: the name that it was about is gone."""
-    async with shop(etcd.endpoint, valkey.url) as sale:
-        await sale.set_stock("default", 5, terms={"limit_per_buyer": 1})
-        first, second = [Purchase(1, "default", "ann", key) for key in ("k1", "k2")]
-        assert [str((await sale.submit(one)).outcome) for one in (first, second)] == ["sold", "limit_reached"]
-        await sale.erase("default", "ann")
-        for one in (first, second):
-            with pytest.raises(KeyReused):
-                await sale.submit(one)
 
 
 @pytest.mark.slow
@@ -114,22 +84,3 @@ async def test_many_orders_in_mysql(etcd: EtcdMember, mariadb: MariaDB, monkeypa
     for table, column in NAMES.items():
         assert not ask(mariadb, f"SELECT 1 FROM {table} WHERE {column} IN ('ann', 'b7') LIMIT 1")
     assert not ask(mariadb, "SELECT 1 FROM seckill_records WHERE record LIKE '%ann%'")
-
-
-@pytest.mark.slow
-async def test_a_name_of_many_orders_in_mysql(
-    etcd: EtcdMember, mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A buyer of more orders than are changed at once, some held and some refunded."""
-    monkeypatch.setattr(sql_storage, "_AT_ONCE", 3)
-    monkeypatch.setattr(sql_storage, "_PAGE", 4)
-    async with shop(etcd.endpoint, mariadb.url) as sale:
-        await sale.set_stock("default", 99)
-        for n in range(11):
-            await buy(sale, 1, buyer="ann" if n % 2 else "bob", key=f"k{n}")
-        held = [(await sale.submit(Hold(2, "default", "ann"))).order for _ in range(4)]
-        await sale.submit(Cancel(*held[0]))
-        assert await sale.erase("default", "ann") == 10
-        assert {order.buyer for order in await sale.orders("default")} == {ERASED, "bob"}
-        assert (await sale.audit("default")).violations == []
-    assert ask(mariadb, "SELECT name, units FROM seckill_buyers ORDER BY name") == ((b"bob", 6), (ERASED.encode(), 11))

@@ -15,23 +15,14 @@ import redis.asyncio
 from app.errors import (
     Closing,
     HoursNotPossible,
-    ItemBlocked,
     KeyReused,
     NotDecided,
-    QueueFull,
-    StockCorrupt,
-    UnknownItem,
 )
-from app.locks.none import NoBackend
 from app.orders import Answer, Outcome, Purchase
-from app.sale import Rules
-from app.sale import queue as queue_module
 from app.sale import worker as worker_module
 from app.sale.batch import Part, decide_parts
 from app.sale.worker import Worker
-from app.stock import Fence, registry
-from app.telemetry.observer import Observer
-from fencelock import AsyncLock, Grant
+from app.stock import Fence
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, RedisCluster, Valkey
 from tests.harness.shop import buy, shop
@@ -118,31 +109,18 @@ async def test_ended_is_a_last_word(etcd: EtcdMember, valkey: Valkey) -> None:
         assert (await slow.level("default")).lucky == 0
 
 
-async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
-    """After the last unit "sold out" is answered from memory, but not to a key; a restock is seen in time."""
-    with Valkey() as valkey:
-        async with (
-            shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=60_000, purchase_timeout_ms=1000) as knows,
-            shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=200) as soon,
-        ):
-            await knows.set_stock("default", 1)
-            first = await knows.submit(Purchase(key="first"))
-            assert first.outcome is Outcome.SOLD
-            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD_OUT
-            assert (await soon.submit(Purchase())).outcome is Outcome.SOLD_OUT
-            # The key keeps its answer.
-            again = await knows.submit(Purchase(key="first"))
-            assert (again.order, again.replayed) == (first.order, True)
-            # The instance that changes the stock knows at once, the others a little later.
-            await knows.set_stock("default", 2)
-            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD
-            await eventually_async(lambda: soon.submit(Purchase()), until=lambda told: told.outcome is Outcome.SOLD)
-            assert (await soon.submit(Purchase())).outcome is Outcome.SOLD_OUT
-            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD_OUT
-            await asyncio.to_thread(valkey.kill)
-            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD_OUT
-            with pytest.raises(NotDecided):
-                await knows.submit(Purchase(key="second"))
+async def test_sold_out_is_known_for_a_while(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The instance that changes the stock knows of it at once, the others a little later."""
+    async with (
+        shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=60_000) as knows,
+        shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=200) as soon,
+    ):
+        await knows.set_stock("default", 0)
+        for one in (knows, soon):
+            assert (await one.submit(Purchase())).outcome is Outcome.SOLD_OUT
+        await knows.set_stock("default", 2)
+        assert (await knows.submit(Purchase())).outcome is Outcome.SOLD
+        await eventually_async(lambda: soon.submit(Purchase()), until=lambda told: told.outcome is Outcome.SOLD)
 
 
 async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -168,21 +146,6 @@ async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) 
         assert len(busy) > 6
         assert all(one != other for one, other in itertools.pairwise(busy))
         assert max(Counter(busy).values()) - min(Counter(busy).values()) <= 2
-
-
-async def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Over many grants an instance serves its buyers in the order of their arrival."""
-    async with shop(etcd.endpoint, valkey.url, batch_max=50, purchase_timeout_ms=60_000) as one:
-        await one.set_stock("default", 10_000)
-        await one.submit(Purchase())
-        answered: list[int] = []
-
-        async def buyer(number: int) -> None:
-            await one.submit(Purchase(key=str(number)))
-            answered.append(number)
-
-        await asyncio.gather(*(buyer(number) for number in range(2000)))
-        assert answered == list(range(2000))
 
 
 def at(after_s: float) -> datetime:
@@ -236,7 +199,7 @@ async def test_a_buyer_who_came_before_the_end_is_served(etcd: EtcdMember, valke
         assert (await one.submit(Purchase())).outcome is Outcome.ENDED
 
 
-@pytest.mark.parametrize("lock_groups", [(1024, 1024), (1, 1), (3, 3), (1024, 1), (1, 3)])
+@pytest.mark.parametrize("lock_groups", [(1024, 1), (3, 3)])
 async def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_groups: tuple[int, int]) -> None:
     """Items may share locks, and two instances may disagree about that: each item sells to its last unit."""
     async with (
@@ -251,96 +214,6 @@ async def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_group
         for sku in skus:
             audit = await one.audit(sku)
             assert (audit.orders, audit.violations) == (5, [])
-
-
-@pytest.mark.parametrize(("lock_groups", "names"), [(1024, 20), (1, 1), (3, 3)])
-async def test_locks_that_items_share(etcd: EtcdMember, valkey: Valkey, lock_groups: int, names: int) -> None:
-    """The setting spreads the items over one lock, a few, or so many that none is shared."""
-    async with shop(etcd.endpoint, valkey.url, lock_groups=lock_groups) as one:
-        seen: set[str] = set()
-        skus = [f"item-{number}" for number in range(20)]
-        for sku in skus:
-            await one.set_stock(sku, 100)
-        stop = asyncio.Event()
-
-        async def buy_on() -> None:
-            while not stop.is_set():
-                await asyncio.gather(*(one.submit(Purchase(sku=sku)) for sku in skus))
-
-        async def all_seen() -> bool:
-            seen.update(contender.key.rpartition("/")[0] for contender in await one.contenders())
-            return len(seen) == names
-
-        buying = asyncio.create_task(buy_on())
-        await eventually_async(all_seen)
-        stop.set()
-        await buying
-
-
-async def test_an_item_that_can_not_be_sold_does_not_stop_the_others(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Of three items of a lock one is fenced by another lock system, one is not a number; the third is sold."""
-    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
-        for sku in ("fenced", "broken", "sound"):
-            await one.set_stock(sku, 500)
-            await one.submit(Purchase(sku=sku))
-        async with redis.asyncio.Redis.from_url(valkey.url) as client:
-            await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
-            await client.set("seckill:{broken}:stock", "ten")
-        fenced = asyncio.gather(*(one.submit(Purchase(sku="fenced")) for _ in range(600)), return_exceptions=True)
-        broken = asyncio.gather(*(one.submit(Purchase(sku="broken")) for _ in range(3)), return_exceptions=True)
-        sound = await asyncio.gather(*(one.submit(Purchase(sku="sound")) for _ in range(10)))
-        assert outcomes(list(sound)) == {"sold": 10}
-        assert {type(answer) for answer in await broken} == {StockCorrupt}
-        assert {type(answer) for answer in await fenced} == {ItemBlocked}
-        await one.unfence("fenced")
-        again = await eventually_async(lambda: one.submit(Purchase(sku="fenced")), "it is sold", despite=ItemBlocked)
-        assert again.outcome is Outcome.SOLD
-        assert len(await one.orders("fenced")) == 2
-
-
-async def test_more_items_than_are_remembered(
-    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Items without waiting buyers are forgotten to make room; buyers are not."""
-    monkeypatch.setattr(queue_module, "_ITEMS_KEPT", 3)
-    async with shop(etcd.endpoint, valkey.url) as one:
-        skus = [f"item-{number}" for number in range(60)]
-        for sku in skus:
-            await one.set_stock(sku, 2)
-        buying = asyncio.gather(*(one.submit(Purchase(sku=sku)) for sku in skus[:30]))
-        assert outcomes(await buying) == {"sold": 30}
-        for sku in skus:
-            assert (await one.submit(Purchase(sku=sku))).outcome is Outcome.SOLD
-        assert sum(one.waiting_by_item.values()) == 0
-        assert len(one.waiting_by_item) < 10
-
-
-async def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A flood of unknown names leaves nothing in memory, and no lock."""
-    async with shop(etcd.endpoint, valkey.url) as one:
-        asked = [one.submit(Purchase(sku=f"nope-{number}")) for number in range(10_000)]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(answer) for answer in answers} == {UnknownItem}
-        assert one.waiting_by_item == {}
-        store: Any = one.sale.store
-        assert dict(store._watermarks) == {}  # or a flood of names could fill the memory
-        await eventually_async(one.contenders, until=lambda queue: queue == [])
-
-
-async def test_an_item_that_is_deleted_while_open(etcd: EtcdMember, valkey: Valkey) -> None:
-    """When the stock's key is deleted, buyers get an error; when it is back, they are served."""
-    async with shop(etcd.endpoint, valkey.url) as one:
-        await one.set_stock("default", 5)
-        await one.submit(Purchase())
-        async with redis.asyncio.Redis.from_url(valkey.url) as client:
-            await client.delete("stock")
-            with pytest.raises(UnknownItem):
-                await one.submit(Purchase())
-            await client.set("stock", "many")
-            with pytest.raises(StockCorrupt):
-                await one.submit(Purchase())
-            await client.set("stock", "2")
-            assert (await one.submit(Purchase())).outcome is Outcome.SOLD
 
 
 async def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -374,30 +247,6 @@ async def waiting_buyers(one: Any, count: int) -> asyncio.Task[list[Answer | Bas
     waiting = asyncio.create_task(buy(one, count))
     await eventually_async(lambda: one.waiting_by_item == {"default": count}, "they wait")
     return waiting
-
-
-async def test_a_full_queue_refuses_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
-    """While the lock is elsewhere `queue_max` buyers wait; the next is refused, the others are served in the end."""
-    async with shop(etcd.endpoint, valkey.url, queue_max=10, purchase_timeout_ms=60_000) as one:
-        await one.set_stock("default", 100)
-        async with held(etcd):
-            waiting = await waiting_buyers(one, 10)
-            with pytest.raises(QueueFull):
-                await one.submit(Purchase())
-        assert outcomes(await waiting) == {"sold": 10}
-
-
-async def test_a_purchase_has_a_deadline(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A buyer who waits longer than `purchase_timeout_ms` hears that nothing was sold; and nothing is, later."""
-    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300) as one:
-        await one.set_stock("default", 100)
-        async with held(etcd):
-            began = asyncio.get_running_loop().time()
-            assert {type(answer) for answer in await buy(one, 5)} == {NotDecided}
-            assert asyncio.get_running_loop().time() - began < WITHIN_S
-            assert one.waiting_by_item == {"default": 0}
-        assert (await one.submit(Purchase())).outcome is Outcome.SOLD
-        assert (await one.level("default")).lucky == 1
 
 
 async def test_nothing_comes_between_a_decision_and_its_commit(
@@ -438,46 +287,6 @@ async def test_closing_serves_those_who_wait(etcd: EtcdMember, valkey: Valkey) -
         assert outcomes(await waiting) == {"sold": 5}
         await closing
         assert await other.contenders() == []
-
-
-async def test_closing_does_not_wait_for_ever(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Buyers who can't be served before `drain_timeout_s` hear that nothing was sold."""
-    async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
-        await one.set_stock("default", 100)
-        async with held(etcd):
-            waiting = await waiting_buyers(one, 5)
-            await one.close(within_s=0.1)
-            assert {type(answer) for answer in await waiting} == {NotDecided}
-            # Only the holder is queued then.
-            await eventually_async(other.contenders, until=lambda queue: len(queue) == 1)
-        assert (await other.level("default")).lucky == 0
-
-
-async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) -> None:
-    """A buyer who comes right after the worker's last look at the queue, before its task ends, is served, too."""
-    late: list[asyncio.Future[Answer]] = []
-
-    class Handing(AsyncLock):
-        """A lock that adds the second buyer right behind the step in which the worker releases it and ends."""
-
-        @asynccontextmanager
-        async def holding(self, **_: Any) -> AsyncIterator[Grant]:
-            async with self as grant:
-                yield grant
-            if not late:
-                asyncio.get_running_loop().call_soon(lambda: late.append(submit()))
-
-    def submit() -> asyncio.Future[Answer]:
-        return worker.queue.join(Purchase(), asyncio.get_running_loop().time() + WITHIN_S)
-
-    store, backend = registry.connect(valkey.url, "none"), NoBackend()
-    await store.set_stock("default", Fence(1, "test"), 5)
-    worker = Worker(Handing(backend, "default"), store, Rules(), Observer())
-    assert (await submit()).outcome is Outcome.SOLD
-    await eventually_async(lambda: asyncio.sleep(0, late))
-    assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD
-    await store.close()
-    backend.close()
 
 
 async def test_no_lock_is_taken_for_an_item_whose_node_is_away(

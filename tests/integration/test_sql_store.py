@@ -19,12 +19,11 @@ from app.errors import (
     ConfigurationError,
     StockBehind,
     StockChanged,
-    StockCorrupt,
     StockNotAsExpected,
     StockUnavailable,
     UnknownItem,
 )
-from app.orders import Answer, Ask, Outcome, Purchase, Settled, Terms
+from app.orders import Answer, Ask, Outcome, Purchase, Settled
 from app.stock import Level, Refused, Sold, StockStore, registry
 from app.stock.bulkhead import Bulkhead
 from app.stock.sql.schema import METADATA
@@ -288,21 +287,6 @@ async def test_forgotten_refusals_are_removed(server: MariaDB, monkeypatch: pyte
         for _ in range(10):
             await refuse()
         await eventually_async(refuse, "they are deleted", until=lambda left: left < 5)
-
-
-async def test_the_one_term_that_is_not_ours_is_replaced(server: MariaDB) -> None:
-    """A change of just that term is made and keeps the others; any other change is refused."""
-    async with opened(server) as store:
-        await store.set_stock("default", fence(1), 5)
-        for text in ('{"ends_at":-1,"limit_per_buyer":2}', '{"x":1}', "[1]", "5", "{"):
-            ask(server, f"UPDATE seckill_items SET terms = '{text}'")
-            for change in ({}, {"limit_per_buyer": 3}, {"ends_at": None}):
-                if text.startswith('{"ends_at"') and "ends_at" in change:
-                    level = await store.set_stock("default", fence(2), 0, add=True, terms=change)
-                    assert (level.stock, level.terms) == (5, Terms(limit_per_buyer=2))
-                else:
-                    with pytest.raises(StockCorrupt):
-                        await store.set_stock("default", fence(2), 0, add=True, terms=change)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
@@ -578,6 +562,17 @@ async def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
             assert not asking.done()
         assert await asking
         await store.ping()
+
+
+async def test_readers_do_not_stop_the_sale(server: MariaDB) -> None:
+    """Nor does the sale stop them: each has connections of its own."""
+    async with opened(server, connections=2) as store:
+        assert isinstance(store.storage, SqlStorage)
+        await store.set_stock("default", fence(1), 5)
+        async with store.storage._readers.call(5):
+            await sell(store, 2, 1)
+        async with store.storage._sale.call(5):
+            assert (await store.level("default")).lucky == 1
 
 
 async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> None:

@@ -20,7 +20,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.orders import TERMS, Ask, OrderState, Record, Settled, Snapshot, Terms
+from app.orders import Ask, OrderState, Record, Settled, Snapshot
 from app.stock import Batch, Begun, Fence, Level, Refused, Sold, StockStore, registry
 from app.stock.redis.storage import RedisStorage
 from lab.servers import Valkey, valkey_binary
@@ -195,35 +195,6 @@ async def test_an_order_with_the_id_of_a_lost_one_is_another(server: Valkey, sto
             await prepare(another, "phone", fence(5), "b")
 
 
-@pytest.mark.parametrize("text", ['{"x":1}', '{"starts_at":"5"}', '{"ends_at":-1}', "[1]", "{", "5"])
-async def test_terms_that_are_not_ours(store: StockStore, client: Any, text: str) -> None:
-    """On foreign terms nothing is sold, and a restock keeps them; a new sale, or a full set of terms, replaces them."""
-    await store.set_stock("phone", fence(1), 5)
-    every = dict.fromkeys(TERMS)
-    for repair in ({"terms": every}, {"new_sale": True}):
-        await client.hset("seckill:{phone}:fence", "terms", text)
-        with pytest.raises(StockCorrupt, match="terms|fence"):
-            await prepare(store, "phone", fence(2), "b")
-        for how in ({}, {"add": True}, {"terms": {"limit_per_buyer": 2}}):
-            with pytest.raises(StockCorrupt):
-                await store.set_stock("phone", fence(2), 5, **how)
-        assert await client.get("seckill:{phone}:stock") == "5"
-        assert (await store.set_stock("phone", fence(2), 5, **repair)).stock == 5
-        await prepare(store, "phone", fence(2), "b")
-
-
-async def test_the_one_term_that_is_not_ours_is_replaced(store: StockStore, client: Any) -> None:
-    """A change of just that term is made, keeps the others, and the item sells on."""
-    await store.set_stock("phone", fence(1), 5)
-    for text in ('{"ends_at":-1,"limit_per_buyer":2}', '{"ends_at":[1e400],"limit_per_buyer":2}'):
-        for moment in (None, 2e9):
-            await client.hset("seckill:{phone}:fence", "terms", text)
-            level = await store.set_stock("phone", fence(2), 0, add=True, terms={"ends_at": moment})
-            assert (level.stock, level.terms) == (5, Terms(limit_per_buyer=2, ends_at=moment))
-            assert (await store.log("phone"))[0].before == {"stock": 5, "sold": 0, "limit_per_buyer": 2}
-    await prepare(store, "phone", fence(2), "b")
-
-
 async def test_refusals_are_bounded(store: StockStore, client: Any) -> None:
     """Many retries with new keys fill two hashes of an item, and then the oldest keys are forgotten."""
     await store.set_stock("default", fence(1), 5)
@@ -239,6 +210,32 @@ async def test_refusals_are_bounded(store: StockStore, client: Any) -> None:
     assert seen.settled == {"29-999": refused}
     assert 0 < await client.pttl("seckill:{default}:refused") <= 7_200_000
     assert len(await client.keys("*")) <= 9
+
+
+async def test_readers_do_not_stop_the_sale(server: Valkey, client: Any) -> None:
+    """Nor does the sale stop them: each has connections of its own."""
+    async with opened(server.url, connections=2) as (store, _):
+        assert isinstance(store.storage, RedisStorage)
+        await store.set_stock("default", fence(1), 5)
+        async with store.storage._readers.commands():
+            await sell(store, 2, 1)
+        async with store.storage._sale.commands():
+            assert (await store.level("default")).lucky == 1
+
+
+async def test_refusals_grow_old(server: Valkey, client: Any) -> None:
+    """A hash of refusals gives way to a new one after their time, whether it is full or not, and is then forgotten."""
+    at = "seckill:{default}:refused"
+    async with opened(server.url, refusal_ttl_s=0.5) as (store, _):
+        await store.set_stock("default", fence(1), 5)
+        for number in range(2):
+            seen = await prepare(store, "default", fence(2), f"b{number}")
+            refused = Refused(f"k{number}", Settled("sold_out", 9, None))
+            await commit(store, "default", fence(2), Batch(f"b{number}", seen, [], [refused]))
+            await asyncio.sleep(0.6 * (1 - number))
+        assert sorted(await client.hkeys(at)) == ["", "k1"]
+        assert 0 < await client.pttl(at) <= 1000
+        assert await client.pttl(f"{at}-before") in {-2, *range(501)}  # gone, or soon
 
 
 @pytest.mark.slow
@@ -302,12 +299,6 @@ async def test_without_the_guard_that_unit_is_sold_twice(server: Valkey, client:
         assert await fenced_at_the_read_too(store) == []
         level = await store.level("default")
         assert (level.stock, level.lucky, level.initial) == (4, 2, 5)
-
-
-async def test_a_token_that_lua_could_mistake_is_refused(store: StockStore) -> None:
-    """Lua compares doubles; beyond 2**53 two tokens could look alike."""
-    with pytest.raises(ValueError, match="token"):
-        await prepare(store, "default", fence(2**53), "b")
 
 
 async def test_any_grant_removes_without_tokens(server: Valkey, client: Any) -> None:

@@ -1,156 +1,22 @@
-"""The queue knows items that could not be sold, and purchases that nobody waits for any more."""
+"""The queue of a lock's buyers: its items and their pauses, and who is answered when."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 
-from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, StockBehind, StockUnavailable
+from app.errors import ItemBlocked, NotDecided
 from app.orders import DEFAULT_SKU, Answer, Outcome, Purchase
 from app.sale import Rules
 from app.sale.queue import Queue
 from app.sale.worker import Worker
 from app.stock import Fence
 from app.telemetry.observer import Observer
-from fencelock import Grant, LockTimeout
-from fencelock.lease import Lease
+from fencelock import Grant
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
-from tests.harness.virtual import VirtualLoop
-
-
-class NoHold:
-    async def renew(self, timeout_s: float) -> bool:
-        return True
-
-    async def end(self, timeout_s: float) -> None:
-        pass
-
-
-class VirtualLock:
-    """A fair lock in memory, in no process but this one."""
-
-    name = "/lock"
-    ttl_s = 1000.0
-
-    def __init__(self) -> None:
-        self._queue: deque[tuple[object, asyncio.Event]] = deque()
-        self.token = 0
-
-    @asynccontextmanager
-    async def holding(
-        self, *, wait_s: float | None = None, owner: object = None, hold_max_s: float | None = None
-    ) -> AsyncIterator[Grant]:
-        place = (object(), asyncio.Event())
-        self._queue.append(place)
-        self._wake()
-        try:
-            try:
-                await asyncio.wait_for(place[1].wait(), wait_s)
-            except TimeoutError:
-                raise LockTimeout("not free") from None
-            self.token += 1
-            yield Grant(self.name, self.token, "virtual", Lease(self.name, NoHold(), float("inf")))
-        finally:
-            if place in self._queue:
-                self._queue.remove(place)
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._queue:
-            self._queue[0][1].set()
-
-
-def test_an_error_counts_while_it_is_tried_again() -> None:
-    """The error of an unsellable item is reported while buyers want it, and not for ever.
-
-    The buyers are refused at once.
-    """
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        store = MemoryStockStore(MemoryServer(lambda: 1e9 + loop.time()))
-        loop.play(store.set_stock(DEFAULT_SKU, Fence(10**6, "virtual"), 1))
-        worker = Worker(cast(Any, VirtualLock()), store, Rules(), Observer())
-
-        async def errors_after(seconds: float) -> dict[str, Exception]:
-            await asyncio.sleep(seconds)
-            return worker.queue.errors
-
-        async def buy() -> None:
-            until = loop.time() + 60
-            while loop.time() < until:
-                began = loop.time()
-                with pytest.raises(ItemBlocked):
-                    await worker.queue.join(Purchase(1, DEFAULT_SKU, None, None), began + 60)
-                assert loop.time() - began < 1
-                await asyncio.sleep(0.3)
-
-        buying = loop.create_task(buy())
-        for _ in range(50):
-            assert "has seen token" in str(loop.play(errors_after(1))[DEFAULT_SKU])
-        assert loop.play(errors_after(20)) == {}
-        assert buying.done()
-        loop.play(worker.drain(1))
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
-class Lossy(MemoryStockStore):
-    """A store that loses the answer to a commit, and is then replaced by a copy without the order."""
-
-    lost = False
-
-    async def prepare(self, fence: Fence, batch_id: str, asks: Any) -> Any:
-        if self.lost:
-            return {sku: StockBehind("an order is missing") for sku in asks}
-        return await super().prepare(fence, batch_id, asks)
-
-    async def resolve(self, fence: Fence, batches: Any) -> Any:
-        return await self.prepare(fence, "", batches)
-
-    async def commit(self, fence: Fence, batches: Any, together: Any = ()) -> Any:
-        await super().commit(fence, batches, together)
-        self.lost = True
-        raise StockUnavailable("no answer")
-
-
-class Grants(Observer):
-    """An observer that counts grants."""
-
-    count = 0
-
-    def granted(self, lock: str, token: int, waited_s: float) -> None:
-        self.count += 1
-
-
-def test_nobody_takes_the_lock_for_purchases_that_nobody_waits_for() -> None:
-    """An unresolved batch in doubt is retried as long as its buyers wait, and then dropped."""
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        store = Lossy(MemoryServer(lambda: 1e9 + loop.time()))
-        loop.play(store.set_stock(DEFAULT_SKU, Fence(1, "virtual"), 5))
-        grants = Grants()
-        worker = Worker(cast(Any, VirtualLock()), store, Rules(), grants)
-
-        async def buy() -> None:
-            with pytest.raises(OutcomeUnknown):
-                await worker.queue.join(Purchase(), loop.time() + 30)
-
-        loop.play(buy())
-        assert grants.count > 10  # it was retried again and again
-        loop.play(asyncio.sleep(5))
-        count = grants.count
-        loop.play(asyncio.sleep(60))
-        assert grants.count == count
-        loop.play(worker.drain(1))
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+from tests.harness.virtual import VirtualLock
 
 
 async def test_only_the_item_itself_is_forgotten() -> None:
@@ -162,8 +28,9 @@ async def test_only_the_item_itself_is_forgotten() -> None:
     queue.answer(first, Answer(Outcome.SOLD_OUT, 0))
     queue._items.clear()
     waiting = queue.join(Purchase(), deadline)
-    queue.forget(first.item)
-    assert queue.waiting_by_item == {DEFAULT_SKU: 1}
+    for item in (first.item, queue.item(DEFAULT_SKU)):  # nor one that somebody waits for
+        queue.forget(item)
+        assert queue.waiting_by_item == {DEFAULT_SKU: 1}
     queue.close()
     with pytest.raises(NotDecided):
         await waiting
@@ -229,3 +96,56 @@ async def test_who_can_not_be_counted_is_told() -> None:
         queue.answer(entry, Answer(Outcome.SOLD_OUT, 1))
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the error is logged
     assert [answer.outcome for answer in await asyncio.gather(*told)] == [Outcome.SOLD_OUT] * 3
+
+
+async def test_the_first_pause_of_an_item_counts() -> None:
+    """Another one that begins meanwhile makes it neither shorter nor longer; a queue that is closed wakes nobody."""
+    woken = list[str]()
+    queue = Queue(limit=10, observer=Observer(), on_work=lambda: woken.append("up"))
+    item = queue.item("a")
+    queue.park(item, 0.02)
+    queue.park(item, 0.001)
+    await asyncio.sleep(0.01)
+    assert (woken, item.parked is None) == ([], False)
+    await asyncio.sleep(0.03)
+    assert (woken, item.parked) == (["up"], None)
+    queue.park(item, 0.01)
+    left = queue.join(Purchase(sku="a"), asyncio.get_running_loop().time() + 60)
+    queue.close()
+    assert isinstance(left.exception(), NotDecided)  # at once: the loop may be at its end
+    await asyncio.sleep(0.02)
+    assert woken == ["up"]
+
+
+async def test_an_item_that_was_blocked_is_tried_at_an_operators_word() -> None:
+    """Although its pause is not over."""
+    queue = Queue(limit=10, observer=Observer(), on_work=lambda: None)
+    queue.park(queue.item("a"), 60)
+    queue.block(queue.item("a"))
+    deadline = asyncio.get_running_loop().time() + 60
+    with pytest.raises(ItemBlocked):
+        queue.join(Purchase(sku="a"), deadline)
+    queue.look_again("a")
+    waiting = queue.join(Purchase(sku="a"), deadline)
+    assert [queue.waiting_by_item, queue.has_work] == [{"a": 1}, False]
+    queue.close()
+    assert waiting.exception()
+
+
+async def test_more_items_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items that nobody waits for are forgotten to make room; buyers and pauses are not, and buyers are shown first."""
+    monkeypatch.setattr("app.sale.queue._ITEMS_KEPT", 4)
+    monkeypatch.setattr("app.sale.queue._SHOWN_MAX", 2)
+    queue = Queue(limit=100, observer=Observer(), on_work=lambda: None)
+    queue.park(queue.item("paused"), 60)
+    deadline = asyncio.get_running_loop().time() + 60
+    for number in range(20):
+        queue.item(f"asked for {number}")
+    waiting = [queue.join(Purchase(sku=sku), deadline) for sku in ("a", "b")]
+    for number in range(100):
+        queue.item(f"item {number}")
+    assert [queue.knows(sku) for sku in ("a", "b", "paused", "asked for 1")] == [True, True, True, False]
+    assert len(queue._items) < 15
+    assert queue.waiting_by_item == {"a": 1, "b": 1}
+    queue.close()
+    assert all(one.exception() for one in waiting)
