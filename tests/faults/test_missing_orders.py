@@ -7,7 +7,6 @@ last order of each item in a record that outlives all instances, and its verdict
 import asyncio
 import json
 import logging
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +17,6 @@ import pytest
 import redis
 
 from app.audit import auditor as auditor_module
-from app.audit import record as record_module
 from app.errors import ItemBlocked, StockBehind, StockUnavailable
 from app.orders import Answer, Outcome, Purchase
 from app.stock.redis.keys import Keys
@@ -315,36 +313,6 @@ async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valk
 # -- what is recorded ------------------------------------------------------------------------------------------------
 
 
-async def test_the_last_order_of_each_item_is_recorded(open_one: Open, valkey: Valkey, record: Record) -> None:
-    """The last order of each item is recorded, whoever sold it, even if the auditor does not sell that item."""
-    skus = [f"item-{number}" for number in range(40)]
-    async with (
-        open_one(instance="auditor") as auditor,
-        open_one(alone=True, instance="one") as one,
-        open_one(alone=True, instance="other") as other,
-    ):
-        await leading(auditor)
-        await put_on_sale(one, *skus)
-        for _ in range(10):
-            crowds = [sold(seller, sku) for seller in (one, other, auditor) for sku in random.sample(skus, 20)]
-            await asyncio.gather(*crowds)
-        last = {sku: last_mark(valkey, sku) for sku in skus if (await one.level(sku)).last_entry}
-        await record.has(last)
-
-
-async def test_the_items_that_were_sold_last_are_recorded(
-    open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record that would outgrow etcd's request leaves out the items with the oldest last sale."""
-    monkeypatch.setattr(record_module, "_ITEMS_MAX", 3)
-    skus = ["pen", "case", "phone", "book", "cup"]
-    async with open_one() as one:
-        await put_on_sale(one, *skus)
-        for sku in reversed(skus):
-            await record.after_sale_of(one, sku)
-        assert record.marks() == {sku: last_mark(valkey, sku) for sku in ("pen", "case", "phone")}
-
-
 async def test_a_record_that_is_none_is_replaced(
     open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -461,29 +429,6 @@ async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
             monkeypatch.setattr(auditor_module._Auditing, "_look_for_missing", look)
             await halted([], second)
             await sold(second, "phone")
-
-
-async def test_more_items_than_can_be_named(
-    open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If orders of too many items are missing to name them all, no item is sold."""
-    monkeypatch.setattr(auditor_module, "_MISSING_MAX", 2)
-    skus = ["pen", "case", "phone"]
-    async with open_one() as one:
-        await put_on_sale(one, *skus, "book")
-        copies = {sku: copy_of(valkey, sku) for sku in skus}
-        for sku in skus:
-            await sold(one, sku)
-        await record.has({sku: last_mark(valkey, sku) for sku in skus})
-        for put_back in copies.values():
-            put_back()
-        await halted(["*"], one)
-        with pytest.raises(ItemBlocked):
-            await one.submit(Purchase(sku="book"))
-        await ready(one, stock="not available")
-        await one.accept_loss("pen")
-        await halted(["case", "phone"], one)
-        await sold_again(one, sku="book")
 
 
 async def test_an_item_that_can_not_be_looked_at_stays_halted(

@@ -190,15 +190,6 @@ async def test_a_store_from_a_backup_gives_nothing_back_twice(
     assert [one["amount"] for one in bank.payments["pi_1"].refunds] == ([100, 50] if more else [100])
 
 
-async def test_a_wrong_key_is_nobody_elses_fault(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
-    """No refund fails for it: they wait, and the operator is told."""
-    async with selling(etcd, valkey, bank.url.replace("sk_test_bank", "sk_test_other")) as shop:
-        await set_stock(shop)
-        order = await owed(shop, bank, "pi_1")
-        await eventually_async(lambda: "is the key" in "".join(cashier_of(shop).warnings))
-        assert [one.state for _, one in (await look(shop, order)).record.refunds] == [RefundState.DUE]
-
-
 @asynccontextmanager
 async def shops_own(
     etcd: EtcdMember, valkey: Valkey, answer: Callable[[dict[str, Any]], tuple[int, str]]
@@ -236,31 +227,3 @@ async def test_a_shop_that_makes_its_refunds_itself(etcd: EtcdMember, valkey: Va
     assert one[1]["type"] == "refund.requested"
     assert one[1]["data"]["order"] == str(first)
     assert (one[1]["data"]["amount"], one[1]["data"]["currency"]) == (500, "EUR")
-
-
-async def test_a_part_that_waits_holds_nothing_up(etcd: EtcdMember, valkey: Valkey, bank: Bank) -> None:
-    """The shop has accepted a part; then the rest of it is owed, and a second payment: each is one refund.
-
-    What was accepted is asked for again when something else becomes owed, by its key, and not each second.
-    """
-    async with shops_own(etcd, valkey, lambda _: (202, "accepted")) as (shop, got):
-        order = await paid(shop, bank, "pi_1", 2)
-        await shop.submit(Refund(*order, False, "pi_1", amount=100, message="a", later=True))
-        await eventually_async(lambda: len(got) == 1)
-        await shop.submit(Refund(*order, False, later=True))
-        await shop.submit(Confirm(*order, "pi_2", 1000, "EUR"))
-
-        def asked() -> list[dict[str, Any]]:
-            return [one["data"] for _, one in got if one["data"]["order"] == str(order)]
-
-        await eventually_async(lambda: len({key for key, _ in got}) == 3, "three keys")
-        count = len(asked())
-        for ref in ("pi_3", "pi_4"):  # the cashier has had its turn at all orders
-            await owed(shop, bank, ref)
-            await eventually_async(lambda ref=ref: any(one["data"]["payment_ref"] == ref for _, one in got))
-        assert len(asked()) == count <= 6
-        made = {one["refund_name"]: (one["payment_ref"], one["amount"]) for one in asked()}
-        assert list(made.values()) == [("pi_1", 100), ("pi_1", 900), ("pi_2", 1000)]
-        for name, (ref, amount) in made.items():
-            await shop.submit(GivenBack(*order, ref, PROVIDER, amount, name=name, notice=name))
-        assert (await look(shop, order)).record.own_sums[1:4] == (2000, 2000, 0)

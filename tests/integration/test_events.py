@@ -12,7 +12,6 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from app.journals import before
 from app.orders import Hold
 from app.outbox.pull import ITEMS_MAX, Place, Pull, _parsed, _text
 from app.wiring import open_sale
@@ -252,15 +251,6 @@ async def test_a_loss_where_there_was_none(etcd: EtcdMember, store: str) -> None
         assert await pull(http, cursor) == {"events": [], "next": cursor, "more": False, "unread": []}
         await hold(http, "bob")
         assert buyers(await pull(http, cursor)) == ["bob"]
-
-
-@pytest.mark.parametrize(
-    ("entry", "place"),
-    [("7-3", "7-2"), ("7-0", f"6-{2**64 - 1}"), ("0-1", "0-0"), ("0-0", ""), ("7", "6"), ("1", "0"), ("0", "")],
-)
-def test_the_place_before_an_entry(entry: str, place: str) -> None:
-    """Nothing can be between it and the entry."""
-    assert before(entry) == place
 
 
 async def test_a_stream_of_more_and_more_items(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from app.errors import StockCorrupt
-from app.journals import ITEMS_AT_ONCE, EntryMissing, Follower, Journals, in_pages, page, pages
-from app.orders import Cancel, Hold
+from app.journals import EntryMissing, Follower, Journals, page
+from app.orders import Hold
 from app.pace import Pace
 from app.stock import Level, StockStore, registry
 from app.wiring import open_sale
@@ -99,26 +98,6 @@ async def test_the_journals_of_a_cluster_are_followed() -> None:
         await store.close()
 
 
-async def test_all_are_told_what_moves(one: Counter) -> None:
-    """Two followers are told of all items, then of those that have moved, come or gone, and see where they end."""
-    async with following(one.store) as (journals, follower):
-        with journals.followed() as another:
-            await until_moved(follower, "lamp", "zoo")
-            await until_moved(another, "lamp", "zoo")
-            await one.submit(Hold(buyer="ann", sku="zoo"))
-            await until_moved(follower, "zoo")
-            await until_moved(another, "zoo")
-            level = journals.levels["zoo"]
-            assert isinstance(level, Level)
-            assert (level.last_entry, level.held) == (await last_of(one, "zoo"), 1)
-            await one.set_stock("new", 5)
-            await until_moved(follower, "new")
-            await one.remove("lamp")
-            await until_moved(another, "lamp")
-            assert "lamp" not in journals.levels
-        assert await follower.moved(0) == {"lamp"}
-
-
 async def test_a_new_sale_is_told(one: Counter) -> None:
     """Its journal is empty: what was read last is there no more."""
     async with following(one.store) as (journals, follower):
@@ -135,62 +114,6 @@ async def test_a_new_sale_is_told(one: Counter) -> None:
         assert level.last_entry is None
         with pytest.raises(EntryMissing):
             await page(one.store, "lamp", before)
-
-
-async def test_an_item_that_cant_be_read_hides_no_other(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A journal that becomes something else is told once, and the others are followed; so is its return."""
-    key = "seckill:{lamp}:orders"
-    async with shop(etcd.endpoint, valkey.url, audit_interval_s=0) as one:
-        for sku in ("lamp", "zoo"):
-            await one.set_stock(sku, 100)
-            await one.submit(Hold(buyer="ann", sku=sku))
-        async with following(one.store) as (journals, follower):
-            await until_moved(follower, "lamp", "zoo")
-            valkey.ask("RENAME", key, f"{key}:aside")
-            valkey.ask("SET", key, "odd")
-            await eventually_async(lambda: isinstance(journals.levels["lamp"], StockCorrupt), "it is odd")
-            await until_moved(follower, "lamp")
-            await one.submit(Hold(buyer="bob", sku="zoo"))
-            await until_moved(follower, "zoo")
-            valkey.ask("RENAME", f"{key}:aside", key)
-            await until_moved(follower, "lamp")
-            assert isinstance(journals.levels["lamp"], Level)
-
-
-async def test_a_store_that_was_away(etcd: EtcdMember) -> None:
-    """When it is back, each item is told again, as whatever came meanwhile may have been missed."""
-    with Valkey(durable=True) as own:
-        async with shop(etcd.endpoint, own.url, audit_interval_s=0, store_timeout_ms=500) as one:
-            await one.set_stock("lamp", 100)
-            async with following(one.store) as (journals, follower):
-                await until_moved(follower, "lamp")
-                await eventually_async(lambda: journals.is_current, "it waits for news")
-                own.pause()
-                await eventually_async(lambda: not journals.is_current, "it is away")
-                await follower.moved(0)
-                own.resume()
-                await until_moved(follower, "lamp")
-                await eventually_async(lambda: journals.is_current, "it waits for news again")
-
-
-async def test_pages(one: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal comes whole and in order, however long it is; the entry behind which it is read must be there."""
-    monkeypatch.setattr("app.journals.PAGE", 3)
-    for name in range(4):
-        order = (await one.submit(Hold(buyer=str(name), sku="lamp"))).order
-        await one.submit(Cancel(*order))
-    found = [event async for some in pages(one.store, "lamp") for event in some]
-    assert len(found) == 8
-    assert [event.entry for event in found] == sorted((event.entry for event in found), key=lambda one: (len(one), one))
-    some = [event async for part in pages(one.store, "lamp", found[2].entry, until=found[6].entry) for event in part]
-    assert some == found[3:7]
-    with pytest.raises(EntryMissing):
-        _ = [part async for part in pages(one.store, "zoo", found[0].entry)]
-
-
-def test_items_are_asked_for_in_pages() -> None:
-    """None is left out."""
-    assert [len(some) for some in in_pages(["a"] * (ITEMS_AT_ONCE + 1))] == [ITEMS_AT_ONCE, 1]
 
 
 @pytest.fixture

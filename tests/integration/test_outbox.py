@@ -23,7 +23,7 @@ from app.stock.outbox import Slip
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from tests.harness import command
-from tests.harness.receiver import SECRET, Receiver, receiver
+from tests.harness.receiver import Receiver, receiver
 from tests.harness.servers import optional
 from tests.harness.shop import Counter, lock_url, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -213,57 +213,9 @@ async def test_an_order_that_is_delivered_while_another_is_read(
     assert "unexpected error" not in caplog.text
 
 
-@pytest.mark.parametrize(("batch", "parked_max"), [(1, 60), (100, 20)])
-async def test_the_receiver_is_away(
-    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, batch: int, parked_max: int
-) -> None:
-    """Nobody listens: the cursor stands, few events are tried; when it is back, all arrive, in order."""
-    await shop_end.close()
-    async with selling(etcd, valkey, shop_end, webhook_batch=batch) as shop:
-        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(200)))
-        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
-        view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
-        assert 0 < view.parked < parked_max
-        assert view.waiting > 300
-        await shop_end.listen()
-        expected = {str(parts(one)): [1, 2] for one in holds}
-        await eventually_async(shop_end.by_order, "all events", until=lambda got: got == expected, within_s=120)
-        await eventually_async(lambda: shop.sender.view.parked == 0, "none is parked")
-        assert shop.sender.warnings == []
-
-
-@pytest.mark.parametrize("how", ["slow", "redirect", "gone", "retry-after"])
-async def test_answers_that_are_failures(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, how: str) -> None:
-    """No answer in time, a redirect, 410 and 503 fail, and are tried again; Retry-After is respected."""
-    tries = itertools.count()
-
-    async def decide(_: dict[str, Any]) -> Response | None:
-        if next(tries):
-            return None
-        if how == "slow":
-            await asyncio.sleep(2)
-        status = {"redirect": 307, "gone": 410}.get(how, 503)
-        more = {"redirect": {"Location": "/events"}, "retry-after": {"Retry-After": "1"}}.get(how, {})
-        return Response(status_code=status, headers=more)
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_timeout_ms=300 if how == "slow" else 60_000) as shop:
-        await held(shop, "ann")
-        await eventually_async(lambda: shop_end.got, "it arrives")
-        (first, _), (second, _), *_ = shop_end.tried
-        if how == "retry-after":
-            assert second - first > 0.9
-
-
-@pytest.mark.parametrize("what", ["²", "1 Jan 99999999999999999999 00:00:00 GMT", "header", "record"])
+@pytest.mark.parametrize("what", ["header", "record"])
 async def test_an_attempt_that_goes_wrong(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, what: str) -> None:
-    """A Retry-After that is none, an event that can't be sent, an unreadable record: the order is parked, no other."""
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        odd = event["data"]["buyer"] == "odd" and what not in ("header", "record")
-        return Response(status_code=503, headers={"Retry-After": what}) if odd else None
-
-    shop_end.decide = decide
+    """An event that can't be sent, an unreadable record: the order is parked, and no other."""
     odd, many = [], 25 if what == "record" else 1  # more than are on their way at once
     if what == "record":
         async with selling(etcd, valkey, shop_end) as shop:
@@ -285,30 +237,6 @@ async def test_an_attempt_that_goes_wrong(etcd: EtcdMember, valkey: Valkey, shop
         assert {(one.tries, bool(one.why)) for one in state.parked.values()} == {(1, True)}
 
 
-async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """An event that is refused for too long is tried no more, the events behind it are; replay brings it back."""
-    refusing = True
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        odd = event["type"] == "order.held" and event["data"]["buyer"] in ("odd", "other")
-        return Response(status_code=422) if refusing and odd else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
-        odd, _ = await held(shop, "odd"), await held(shop, "other")
-        await shop.submit(Cancel(*parts(odd)))
-        await eventually_async(lambda: shop.sender.view.dead == 2, "dead letters")
-        await eventually_async(lambda: shop_end.of(odd.order), "the next event of the order")
-        assert shop_end.of(odd.order) == [(2, "order.cancelled")]
-        assert "2 events are tried no more" in shop.sender.warnings[0]
-        refusing = False
-        await Wish(dead=True, orders=[odd.order.number]).ask(shop.store, "default")
-        await eventually_async(lambda: len(shop_end.of(odd.order)) == 2, "the dead letter")
-        assert shop.sender.view.dead == 1
-        await Wish(dead=True).ask(shop.store, "default")
-        await eventually_async(lambda: shop.sender.view.dead == 0, "none is dead")
-
-
 async def test_wishes_are_granted_together(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
     """A second wish that comes before the first is seen takes nothing of it back."""
     async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
@@ -322,26 +250,6 @@ async def test_wishes_are_granted_together(etcd: EtcdMember, valkey: Valkey, sho
             await Wish(dead=True, orders=orders).ask(shop.store, "default")  # no more than both ask for
             wish = (await shop.store.outbox(["default"]))["default"].wish
             assert Wish.from_text(wish) == Wish("7-0", True, None, together)
-
-
-async def test_a_slip_in_retry_after(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """A receiver that asks for days gets minutes, and an operator's replay doesn't wait for them."""
-    refusing = True
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        odd = refusing and event["data"]["buyer"] == "odd"
-        return Response(status_code=503, headers={"Retry-After": "86400"}) if odd else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end) as shop:
-        odd = await held(shop, "odd")
-        state = await eventually_async(lambda: noted(shop), "it is parked", until=lambda state: state.parked)
-        (parked,) = state.parked.values()
-        assert 500 < parked.due - time.time() <= 600
-        refusing = False
-        merged = Wish((await shop.store.level("default")).last_entry, True, orders=["1-0"])  # one is about all orders
-        await merged.ask(shop.store, "default")
-        await eventually_async(lambda: shop_end.of(odd.order), "it arrives")
 
 
 async def test_a_take_over_doubles_nothing(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -604,115 +512,6 @@ async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: 
             until=lambda got: [number for number, _ in got] == [1, 2][first - 1 :],
         )
         await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_receiver_of_batches(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, status: int) -> None:
-    """It gets the same batches later, as large as they were, and none of its orders is parked."""
-
-    async def decide(_: dict[str, Any]) -> Response | None:
-        return Response(status_code=status, headers={"Retry-After": "1"}) if len(shop_end.sizes) <= 3 else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
-        await asyncio.gather(*(held(shop, f"b{number}") for number in range(400)))
-    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
-        await eventually_async(lambda: len(set(shop_end.ids)) == 400, "all events")
-        assert min(shop_end.sizes) == min(shop_end.sizes[:3]) > 50
-        assert len(shop_end.sizes) == len(shop_end.batches) + 3
-        assert shop.sender.view.parked == 0
-
-
-async def test_a_batch_that_is_too_large(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """413 is the answer to what is too large: later batches are smaller, and none is refused for that any more."""
-    refused = 0
-
-    async def decide(_: dict[str, Any]) -> Response | None:
-        nonlocal refused
-        refused += shop_end.sizes[-1] > 30
-        return Response(status_code=413) if shop_end.sizes[-1] > 30 else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
-        await asyncio.gather(*(held(shop, f"b{number}") for number in range(300)))
-    async with selling(etcd, valkey, shop_end, webhook_batch=100) as shop:
-        await eventually_async(lambda: len(set(shop_end.ids)) == 300, "all events")
-        before = refused
-        await Wish(since="0").ask(shop.store, "default")
-        await eventually_async(lambda: len(shop_end.got) == 600, "all events again")
-        assert refused == before > 0
-        assert max(shop_end.batches) == 25
-        assert shop.sender.view.parked == 0
-
-
-async def test_who_tries_whether_the_receiver_is_back(
-    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An order that was not refused yet does, as soon as there is one: the others say nothing of the receiver."""
-    monkeypatch.setattr("app.outbox.gate._LONGEST_S", 1.0)
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        return Response(status_code=500) if event["data"]["buyer"].startswith("odd") else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
-        await asyncio.gather(*(held(shop, f"odd{number}") for number in range(20)))
-    async with selling(etcd, valkey, shop_end, webhook_retry_s=1) as shop:
-        await eventually_async(lambda: shop.sender.view.parked == 20, "all are parked")
-        await eventually_async(lambda: len(shop_end.tried) > 21, "they try whether it is back: there are no others")
-        await held(shop, "ann")
-        before = len(shop_end.tried)
-        await eventually_async(lambda: shop_end.got, "the other one")
-        tried = [event["data"]["buyer"] for _, event in shop_end.tried[before:]]
-        assert tried.index("ann") <= 3
-
-
-async def test_one_order_is_not_the_receiver(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """Nothing is said to be away because an order is refused again, long after others got through."""
-
-    async def decide(event: dict[str, Any]) -> Response | None:
-        return Response(status_code=500) if event["data"]["buyer"] == "odd" else None
-
-    shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_retry_s=0.5) as shop:
-        await held(shop, "odd")
-        await eventually_async(lambda: shop_end.tried, "it is tried")
-        await held(shop, "ann")
-        await eventually_async(lambda: shop_end.got, "the other one")
-        tried = len(shop_end.tried)
-        await eventually_async(lambda: len(shop_end.tried) > tried + 1, "it is tried again")
-        assert shop.sender.view.away_s == 0
-
-
-async def test_a_reason_without_end(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A receiver's phrase is kept as far as people read it, and without what a terminal would obey."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 500 \x1b[31mso\xff " + b"x" * 5000 + b"\r\nContent-Length: 0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        given = {"webhook_url": f"http://127.0.0.1:{port}/", "webhook_secret": SECRET, "webhook_retry_s": 600}
-        async with open_sale(
-            settings(etcd.endpoint, valkey.url, audit_interval_s=0, **given), with_auditor=True
-        ) as sale:
-            shop = Counter(sale)
-            await shop.set_stock("default", 5)
-            await held(shop, "ann")
-            state = await eventually_async(lambda: noted(shop), "it is parked", until=lambda state: state.parked)
-            (parked,) = state.parked.values()
-            assert parked.why == f"answered 500 [31mso {'x' * 100}"[: len("answered 500 ") + 100]
-
-
-def test_the_id_of_a_batch() -> None:
-    """It is the same for the same events, and another one for all others: a receiver may forget what has that id."""
-    one, two, three = (Message(f"lamp~{number}", b"{}") for number in range(3))
-    ids = {Message.batch(some).id for some in ([one], [one, two], [one, three], [two, one], [one, two, three])}
-    assert len(ids) == 5
-    assert Message.batch([one, two]).id == Message.batch([one, two]).id
 
 
 async def test_a_note_that_comes_late(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 import standardwebhooks
@@ -15,6 +16,8 @@ from app.cashier import connect
 from app.cashier.provider import Became, Result, Unanswered, Wish
 from app.errors import ConfigurationError, SeckillError
 from app.orders import OrderId
+from app.outbox.endpoint import Endpoint
+from app.outbox.endpoint import Result as Answer
 from app.payments import Kind, Report
 from app.payments.reconcile import Movement, MovementKind
 from app.wiring import refunds_of
@@ -123,6 +126,7 @@ async def test_what_stripe_says_of_a_refund(bank: Bank, stripe: Any) -> None:
     other = await stripe.refund(wish(amount=200))
     assert other == Result(Became.REFUSED, "pi_1 was charged in USD, and the order is in EUR")
     assert (await stripe.refund(wish("cs_1"))).why == "cs_1 is no payment of Stripe's"
+    assert (await stripe.refund(wish(amount=200, currency=None, name="u"))).became is Became.DONE  # in its own currency
     assert (await stripe.refund(wish("pi_2"))).became is Became.REFUSED
     assert (await stripe.refund(wish("pi_3", name="c"))).became is Became.REFUSED
     assert (await stripe.refund(wish("pi_1", name="a"))).became is Became.DONE
@@ -151,6 +155,23 @@ async def test_how_a_refund_stands(status: str, became: Became, why: str) -> Non
     with serving(Starlette(routes=[Route("/v1/refunds", refunds, methods=["POST"])])) as url:
         client = connect(url.replace("http://", "stripe://sk_test_bank@"), secrets=(), timeout_s=5)
         assert await client.refund(wish()) == Result(became, why, refund_id="re_1", amount=500)
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "became"),
+    [(400, Became.REFUSED), (404, Became.REFUSED), (409, Became.UNKNOWN), (429, Became.UNKNOWN), (500, Became.UNKNOWN)],
+)
+async def test_an_error_of_stripes(status: int, became: Became) -> None:
+    """What it would refuse again is refused; it may be busy with the same request, or with too many."""
+    error = {"error": {"type": "invalid_request_error", "message": "no"}}
+
+    async def refunds(_: Asked) -> JSONResponse:
+        return JSONResponse(error, status)
+
+    with serving(Starlette(routes=[Route("/v1/refunds", refunds, methods=["POST"])])) as url:
+        client = connect(url.replace("http://", "stripe://sk_test_bank@"), secrets=(), timeout_s=5)
+        assert (await client.refund(wish())).became is became
         await client.close()
 
 
@@ -288,6 +309,25 @@ async def test_a_shop_is_asked_by_name() -> None:
         await client.close()
     data = {"order": str(ORDER), "sku": "default", "ref": "cart-17", "payment_ref": "pi_1", "refund_name": "n4m3"}
     assert got == [("refund-n4m3", data | {"amount": 200, "currency": "EUR"})] * 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "became", "closed"),
+    [
+        ([Answer(200, body=b'{"outcome": "refunded"}')], Became.DONE, False),
+        ([Answer(202, body=one) for one in (b"", b"{", b"[" * 60_000, b'["refunded"]', b"{}")], Became.ACCEPTED, False),
+        ([Answer(status, "no") for status in (400, 404, 405, 410, 422)], Became.REFUSED, False),
+        ([Answer(status, "no") for status in (401, 403)], Became.UNKNOWN, True),
+        ([Answer(status, "no") for status in (0, 307, 402, 408, 409, 425, 429, 500, 503)], Became.UNKNOWN, False),
+    ],
+)
+async def test_what_a_shop_answers(answers: list[Answer], became: Became, closed: bool) -> None:
+    """A refusal is one that would come again; with a wrong secret no other refund would get through either."""
+    client = connect("https://shop.example/refunds", secrets=[SECRET], timeout_s=5)
+    for answer in answers:
+        with patch.object(Endpoint, "post", AsyncMock(return_value=answer)):
+            found = await client.refund(wish())
+        assert (found.became, found.closed, bool(found.why)) == (became, closed, bool(answer.why)), answer
 
 
 async def test_a_test_key_needs_its_setting() -> None:

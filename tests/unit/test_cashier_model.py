@@ -6,11 +6,12 @@ The cashier is the program's, on a store in memory, with a provider that has bad
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from hypothesis import given, settings
@@ -67,12 +68,13 @@ class Bank:
         self.answers: dict[str, tuple[float, Result]] = {}  # by key, and when
         self.asked: dict[str, Wish] = {}  # by key
         self.most, self.under_way, self.times, self.wrong = 0, set[str](), list[float](), list[str]()
+        self.count = 0  # of requests
 
     def now(self) -> float:
         return START_S + self.loop.time()
 
     async def refund(self, wish: Wish) -> Result:
-        now = self.loop.time()
+        now, self.count = self.loop.time(), self.count + 1
         self.times = [*(one for one in self.times if one > now - 59.9), now]
         self.ensure(len(self.times) <= self.most, "too many in a minute")
         self.ensure(self.asked.setdefault(wish.key, wish) == wish, f"one key is one request: {wish}")
@@ -167,7 +169,8 @@ class House:
         journals.start()
         more: Any = {"provider": self.bank, "per_minute": PER_MINUTE}
         cashier = Cashier(nobody, "cashier", self.till, journals, Observer(), **more)  # type: ignore[arg-type]
-        work = cashier.begin(grant)  # type: ignore[arg-type]
+        work = cashier.work = cashier.begin(grant)  # type: ignore[arg-type]
+        self.cashier, self.grant = cashier, grant
         self.terms.append((work, self.loop.create_task(work.run()), journals))
         self.bank.most = PER_MINUTE * len([one for _, one, _ in self.terms if not one.done()])
 
@@ -306,21 +309,110 @@ def test_what_is_owed_goes_back_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "unexpected" not in caplog.text
 
 
+def test_a_provider_that_refuses_everybody() -> None:
+    """One of them is tried now and then, the operator is told, and all go back when it is well."""
+
+    async def closed(house: House) -> None:
+        house.bank.day = "closed"
+        for _ in range(5):
+            await house.owes("late", 1)
+        await asyncio.sleep(8)
+        cashier = house.cashier
+        assert 2 <= house.bank.count <= 4
+        assert cashier.warnings == ["no refund gets through: the key is wrong"]
+        assert cashier.figures == {"in_office": True, "waiting": 5, "failed": 0}
+        house.bank.day = ""
+        await asyncio.sleep(60)
+        assert (cashier.warnings, cashier.figures["waiting"], await owing(house)) == ([], 0, [])
+
+    play(closed, lists=False)
+
+
+def test_a_provider_that_says_nothing() -> None:
+    """It is asked less and less, and some time again; and not at all by a cashier that has lost its grant."""
+
+    async def silent(house: House) -> None:
+        house.bank.day = "lost"
+        await house.owes("late", 1)
+        await asyncio.sleep(2000)
+        assert 9 <= house.bank.count <= 14
+        house.grant.lost, house.bank.day = True, ""
+        before = house.bank.count
+        await house.owes("late", 1)
+        await asyncio.sleep(700)
+        assert house.bank.count == before
+        house.grant.lost = False
+        await asyncio.sleep(700)
+        assert not await owing(house)
+
+    play(silent, lists=False)
+
+
+def test_what_was_accepted_is_not_asked_for_again() -> None:
+    """Not when something else of the order becomes owed, and not before an hour is over."""
+
+    async def accepted(house: House) -> None:
+        house.bank.day = "waits"
+        await house.refunds("new", 1, 1)
+        await asyncio.sleep(5)
+        await house.refunds("", 2, 1)
+        await asyncio.sleep(5)
+        assert (len(house.bank.asked), len(house.bank.times)) == (2, 2)
+        await asyncio.sleep(3500)
+        await house.refunds("new", 1, 1)
+        await asyncio.sleep(50)
+        assert (len(house.bank.asked), len(house.bank.times)) == (3, 1)
+        await asyncio.sleep(60)
+        assert (len(house.bank.asked), len(house.bank.times)) == (3, 2)
+
+    play(accepted, lists=False)
+
+
+def test_a_refund_that_failed() -> None:
+    """It is counted and told until an operator has it tried again; and who closes the office lets the provider go."""
+
+    async def failed(house: House) -> None:
+        house.bank.refuses = {"pi_0"}
+        await house.owes("late", 1)
+        await asyncio.sleep(60)
+        cashier = house.cashier
+        assert cashier.warnings == ["1 refunds didn't work: `seckill orders list --state attention`"]
+        assert (cashier.figures["failed"], len(house.bank.times)) == (1, 1)
+        house.bank.refuses = set()
+        await house.retries()
+        await asyncio.sleep(5)
+        assert (cashier.warnings, cashier.figures["failed"], await owing(house)) == ([], 0, [])
+        with patch.object(house.bank, "close", AsyncMock()) as close:
+            await cashier.close()
+        close.assert_awaited_once()
+
+    play(failed)
+
+
 def played(acts: list[Any], lists: bool) -> None:
+    play(partial(story, acts=acts), lists=lists)
+
+
+def play(story: Callable[[House], Coroutine[Any, Any, None]], *, lists: bool = True) -> None:
     loop = VirtualLoop()
     house = House(loop, lists=lists)
+
+    async def all_of_it() -> None:
+        await house.till.set_stock(PRICED, terms={"price": PRICE, "currency": "EUR"})
+        await house.till.set_stock(UNPRICED)
+        house.begins()
+        await story(house)
+        assert not house.bank.wrong
+
     with patch("time.time", house.bank.now), patch("time.monotonic", lambda: 1000.0 + loop.time()):
         try:
-            loop.play(story(house, acts))
+            loop.play(all_of_it())
         finally:
             loop.play(house.ends())
             loop.close()
 
 
 async def story(house: House, acts: list[Any]) -> None:  # noqa: PLR0912 - an act each
-    await house.till.set_stock(PRICED, terms={"price": PRICE, "currency": "EUR"})
-    await house.till.set_stock(UNPRICED)
-    house.begins()
     for (act, *about), wait_s in acts:
         match act:
             case "owes":
@@ -352,7 +444,6 @@ async def story(house: House, acts: list[Any]) -> None:  # noqa: PLR0912 - an ac
         await asyncio.sleep(wait_s)
         assert not house.bank.wrong
     await gets_well(house)
-    assert not house.bank.wrong
 
 
 async def gets_well(house: House) -> None:

@@ -1,10 +1,13 @@
-"""`app.forever.end`: the one who ends work waits until it is over, also when that wait is ended."""
+"""Work that goes on whatever it raises; who ends it waits until it is over, also when that wait is ended."""
 
 import asyncio
+import logging
 
 import pytest
 
-from app.forever import end
+from app.errors import StockUnavailable
+from app.forever import end, run_forever
+from tests.harness.virtual import VirtualLoop
 
 
 async def test_work_is_over_when_its_end_is_cancelled() -> None:
@@ -31,3 +34,24 @@ async def test_work_is_over_when_its_end_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await ending
     assert over.is_set()
+
+
+def test_work_goes_on_whatever_it_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """With a pause behind each step; an error that nobody expects is in the log."""
+    loop, steps = VirtualLoop(), list[float]()
+
+    async def step() -> None:
+        steps.append(loop.time())
+        raise (StockUnavailable("away"), ValueError("a bug"))[len(steps) % 2]
+
+    async def some() -> None:
+        forever = asyncio.create_task(run_forever(step, every_s=2, log=logging.getLogger("app"), what="cleaning"))
+        await asyncio.sleep(7)
+        await end(forever)
+
+    loop.play(some())
+    loop.close()
+    assert steps == [0, 2, 4, 6]
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == [
+        "unexpected error in cleaning"
+    ] * 2

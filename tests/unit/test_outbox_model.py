@@ -6,7 +6,8 @@ The sender and the pull are the program's, on a store in memory and on a clock t
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from app.errors import StockUnavailable
 from app.journals import Journals, rank
@@ -94,6 +96,10 @@ class Book:
         some = {name: one for sku in skus or ITEMS for name, one in self.events(sku).items()}
         return {name: one for name, one in some.items() if self.kinds is None or one.kind in self.kinds}
 
+    def came(self) -> list[Event]:
+        wanted = self.wanted()
+        return [wanted[name] for name in self.got if name in wanted]
+
     def slip(self, sku: str) -> Slip:
         return Slip.from_text(self.server.items[sku].notes.get("default", "")).current(self.server.items[sku].head.sale)
 
@@ -164,8 +170,8 @@ class Book:
         return [name for name in wanted if name not in self.taken or self.taken[name] < self.wished.get(name, 0.0)]
 
 
-class Shop:
-    """The receiver, in its mood, and the sender with all that is around it."""
+class Shop(Observer):
+    """The receiver, in its mood, and the sender with all that is around it. `told`: the results of tries, counted."""
 
     where = "the shop"
 
@@ -175,13 +181,20 @@ class Shop:
         self.till, self.shelf = Till(self.server), Shelf(self.server)
         self.book = Book(self.server, kinds, loop.time)
         self.mood, self.fits, self.asks_s, self.odd, self.ahead_s = "well", 99, 0.0, dict[str, str](), 0.0
-        self.orders, self.wrong = list[OrderId](), list[AssertionError]()
+        self.orders, self.wrong, self.posts = list[OrderId](), list[AssertionError](), 0
         self.terms: list[tuple[Sender, Any, SimpleNamespace, asyncio.Task[None], Journals]] = []
+        self.told = Counter[str]()
+
+    @override
+    def delivered(self, result: str, receiver: str) -> None:
+        assert not receiver
+        self.told[result] += 1
 
     # -- the receiver, as the sender's webhook -------------------------------------------------------------------------
 
     async def post(self, messages: Sequence[Message]) -> Result:
         assert len(messages) <= self.batch
+        self.posts += 1
         result = await self.answer(messages)
         if result.why and len(messages) == 1:
             self.book.alone |= {json.loads(messages[0].body)["data"]["order"].rpartition("~")[0]}
@@ -232,7 +245,7 @@ class Shop:
         journals.start()
         webhook: Any = self
         own: Any = {"retry_s": RETRY_S, "give_up_s": GIVE_UP_S}
-        sender = Sender(locks, "sender", journals, Observer(), webhook, **own)
+        sender = Sender(locks, "sender", journals, self, webhook, **own)
         work = sender.work = sender.begin(grant)
         for *_, before, _ in self.terms:
             if not before.done():
@@ -341,16 +354,11 @@ def test_events_leave(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_wish_is_seen_that_came_while_the_items_were_not_known() -> None:
     """The store comes back: its board can be read before the levels of the items are known again."""
-    loop = VirtualLoop()
-    shop = Shop(loop, 10, None)
 
     async def away(*_: Any) -> Any:
         raise StockUnavailable("away")
 
-    async def wished() -> None:
-        for sku in ITEMS:
-            await shop.till.set_stock(sku)
-        shop.begins()
+    async def wished(shop: Shop) -> None:
         await shop.sells("zoo", 2)
         await asyncio.sleep(3)
         with patch.object(shop.shelf, "board", away):  # the reader ends, and then nobody follows the journals
@@ -365,13 +373,171 @@ def test_a_wish_is_seen_that_came_while_the_items_were_not_known() -> None:
         assert not shop.book.slip("zoo").wish
         assert not shop.book.missing()
 
-    with patch("time.time", lambda: START_S + loop.time()), patch("time.monotonic", lambda: 1000.0 + loop.time()):
-        loop.play(wished())
-        loop.play(shop.ends(crashes=True))
-    loop.close()
+    play(wished)
 
 
-def test_a_few_others_are_tried_soon_when_a_receiver_says_why_it_refuses() -> None:
+@pytest.mark.parametrize(("batch", "mood"), [(1, "away"), (10, "500")])
+def test_the_receiver_is_away(batch: int, mood: str) -> None:
+    """It is tried now and then, whatever it refused before; nothing dies of it; and when it is back, all comes."""
+
+    async def story(shop: Shop) -> None:
+        sender, work, *_ = shop.terms[-1]
+        await shop.sells("lamp", 1)
+        await asyncio.sleep(2)
+        shop.mood = mood
+        await shop.sells("lamp", 12)
+        await shop.moves(1)  # of one the second event
+        await asyncio.sleep(1000)
+        view = work.view
+        assert (view.sends, view.waiting, view.parked, view.dead) == (True, 0, 12, 0)  # all were tried, and some again
+        assert (view.away_s, view.oldest_s) == pytest.approx((1000, 1000), abs=3)
+        assert sender.warnings == [f"the receiver of events is away: none got through for {view.away_s:.0f} s"]
+        assert 12 < shop.posts < 70
+        assert {*shop.told} == {"delivered", "unanswered" if mood == "away" else "refused"}
+        shop.mood = "well"
+        await shop.until(lambda: not shop.book.missing(), 1100)
+        await asyncio.sleep(3)
+        assert (work.gate.is_open, work.view.parked, work.view.away_s, sender.warnings) == (True, 0, 0, [])
+        assert not shop.book.noted("lamp").parked
+
+    play(story, batch)
+
+
+def test_orders_that_are_refused() -> None:
+    """They are no reason to wait for any other; each event is tried less and less, and then no more; some day it is."""
+
+    async def story(shop: Shop) -> None:
+        sender, work, *_ = shop.terms[-1]
+        for _ in range(6):
+            await shop.sells("lamp", 2)
+            odd, well = shop.orders[-2:]
+            await shop.till.submit(Extend(*odd))
+            shop.odd[odd.name] = "refused"
+            await asyncio.sleep(1)
+            assert work.gate.is_open
+            assert well.number in {event.order.number for event in shop.book.came()}
+        view = work.view
+        assert (view.parked, view.dead, view.waiting) == (6, 0, 0)
+        shop.posts = 0
+        await asyncio.sleep(75)
+        assert (work.view.parked, work.view.dead) == (6, 6)  # the second events
+        assert shop.posts <= 6 * 2 * 7
+        await asyncio.sleep(100)
+        assert (work.view.parked, work.view.dead) == (0, 12)
+        assert sender.warnings == ["12 events are tried no more: `seckill orders events` lists them"]
+        assert (shop.told["delivered"], shop.told["dead"]) == (6, 12)
+        shop.odd.clear()
+        shop.book.wish("lamp")
+        await Wish(dead=True).ask(shop.till.store, "lamp")
+        await asyncio.sleep(4)
+        shop.look()
+        assert not shop.book.missing()
+        assert (shop.book.noted("lamp").parked, shop.book.noted("lamp").dead) == ({}, [])
+        assert (work.view.parked, work.view.dead, sender.warnings) == (0, 0, [])
+
+    play(story, 1)
+
+
+@pytest.mark.parametrize(("mood", "count"), [("429", 1), ("away", 6)])
+def test_an_operator_waits_for_no_pause(mood: str, count: int) -> None:
+    """Neither for the one that the receiver asked for, nor for the one after many tries."""
+
+    async def story(shop: Shop) -> None:
+        shop.mood, shop.asks_s = mood, 86_400.0
+        await shop.sells("lamp", count)
+        await asyncio.sleep(500)
+        shop.mood = "well"
+        await asyncio.sleep(2)
+        assert not shop.book.got
+        shop.book.wish("lamp")
+        await Wish(dead=True).ask(shop.till.store, "lamp")
+        await asyncio.sleep(4)
+        assert not shop.book.missing()
+
+    play(story, 1)
+
+
+def test_a_busy_receiver_of_batches() -> None:
+    """It gets the same batch later, and none of its orders is parked."""
+
+    async def story(shop: Shop) -> None:
+        work = shop.terms[-1][1]
+        for mood in ("429", "503"):
+            shop.mood, shop.asks_s, shop.posts = mood, 5.0, 0
+            await shop.sells("lamp", 8)
+            await asyncio.sleep(4)
+            assert (shop.posts, work.view.parked) == (1, 0)
+            shop.mood = "well"
+            await asyncio.sleep(4)
+            assert (shop.posts, work.view.parked, shop.book.missing()) == (2, 0, [])
+
+    play(story)
+
+
+def test_a_batch_that_is_too_large() -> None:
+    """Later ones are smaller, and none is refused for that any more."""
+
+    async def story(shop: Shop) -> None:
+        shop.fits = 3
+        await shop.sells("lamp", 8)
+        await asyncio.sleep(4)
+        assert not shop.book.missing()
+        shop.posts = 0
+        shop.book.wish("lamp", "0")
+        await Wish(since="0").ask(shop.till.store, "lamp")
+        await asyncio.sleep(4)
+        assert (shop.posts, shop.terms[-1][1].view.parked, len(shop.book.got)) == (4, 0, 16)
+
+    play(story)
+
+
+def test_nothing_is_sent_under_a_lost_grant() -> None:
+    """Whoever waits for the receiver then looks again; and nothing more is noted."""
+
+    async def story(shop: Shop) -> None:
+        *_, grant, task, _ = shop.terms[-1]
+        shop.mood = "away"
+        await shop.sells("lamp", 9)
+        await asyncio.sleep(2)
+        assert shop.posts > 5
+        grant.lost, shop.mood, shop.posts = True, "well", 0
+        await asyncio.sleep(5)
+        assert shop.posts == 0
+        task.cancel()
+        await asyncio.wait([task])
+        shop.begins()
+        *_, grant, task, _ = shop.terms[-1]
+        await shop.until(lambda: not shop.book.missing(), 60)
+        await asyncio.sleep(2)
+        noted = shop.book.noted("lamp")
+        await shop.sells("lamp", 1)
+        while shop.book.missing():
+            await asyncio.sleep(0.05)
+        grant.lost = True
+        task.cancel()
+        await asyncio.wait([task])
+        assert shop.book.noted("lamp") == noted
+
+    play(story, 1)
+
+
+def test_a_sender_that_was_overtaken_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """It hears of it as it notes what it has sent, and says so once."""
+
+    async def story(shop: Shop) -> None:
+        await shop.sells("lamp", 1)
+        await asyncio.sleep(2)
+        shop.begins()
+        await shop.sells("lamp", 1)
+        await asyncio.sleep(3)
+        assert [task.done() for *_, task, _ in shop.terms] == [True, False]
+
+    with caplog.at_level(logging.WARNING):
+        play(story)
+    assert len([one for one in caplog.records if "this instance can't send events" in one.getMessage()]) == 1
+
+
+def test_a_few_others_are_tried_soon_when_a_receiver_says_why_it_refuses(caplog: pytest.LogCaptureFixture) -> None:
     """Pauses double while it is silent; a refusal of one event is no reason to wait longer for others."""
     loop = VirtualLoop()
     receiver: Any = SimpleNamespace(where="the shop", receiver=SimpleNamespace(suffix=""))
@@ -394,7 +560,36 @@ def test_a_few_others_are_tried_soon_when_a_receiver_says_why_it_refuses() -> No
         assert loop.play(pauses_s(422, 0, 422, 401, 0)) == pytest.approx([16, 1, 32, 1, 64], abs=0.02)
         gate.got_through()
         assert gate.is_open
+        for _ in range(2):
+            gate.was_refused([], Result(410, "gone"), probe=False)
+        assert caplog.text.count("says 410 Gone") == 1  # and not for each event
+        asked = [
+            gate.wait_s(tries, Result(503, "busy", wait_s)) for tries, wait_s in ((3, 2), (1, 7), (1, 86_400), (99, 0))
+        ]
+        assert asked == [4, 7, 600, 4 * 3600]  # a receiver may say milliseconds by mistake
     loop.close()
+
+
+def play(story: Callable[[Shop], Coroutine[Any, Any, None]], batch: int = 10) -> None:
+    """Play a story of a shop with a sender, and look at its end whether anything came that should not."""
+    loop = VirtualLoop()
+    shop = Shop(loop, batch, None)
+
+    async def all_of_it() -> None:
+        for sku in ITEMS:
+            await shop.till.set_stock(sku)
+        shop.begins()
+        try:
+            await story(shop)
+            shop.look()
+        finally:
+            await shop.ends(crashes=True)
+
+    with patch("time.time", lambda: START_S + loop.time()), patch("time.monotonic", lambda: 1000.0 + loop.time()):
+        try:
+            loop.play(all_of_it())
+        finally:
+            loop.close()
 
 
 def played(acts: list[Any], last: tuple[str, float], batch: int, kinds: frozenset[EventKind] | None, pick: int) -> None:

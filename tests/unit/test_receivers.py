@@ -28,8 +28,8 @@ def test_receivers_are_urls_with_fragments() -> None:
     ("setting", "said"),
     [
         ("https://a/ https://b/", "URL 2 of 2: each receiver but the first needs a name"),
-        ("https://a/#name=x https://b/#types=order.held", "URL 2 of 2: each receiver but the first needs a name"),
         ("https://a/#name=x https://b/#name=x", "URL 2 of 2: another one has the name 'x'"),
+        ("https://a/#name=x https://b/#name=y https://c/#name=x", "URL 3 of 3: another one has the name 'x'"),
         ("https://a/ https://b/#name=default", "URL 2 of 2: each receiver but the first needs a name"),
         ("https://a/#name=Shop", "a name is a-z, 0-9 and '-', 32 characters at most"),
         (f"https://a/#name={'x' * 33}", "a name is a-z, 0-9 and '-', 32 characters at most"),

@@ -2,12 +2,14 @@
 
 import json
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
-from app.audit.record import read_record
+from app.audit.record import Record, read_record
 from app.stock import registry
 from app.stock.watermark import Watermark
+from fencelock import LockUnavailable
 
 STORE = registry.connect("redis://127.0.0.1:1", "fence")  # which nobody calls
 mark_of, position_of = STORE._mark, STORE._unmark
@@ -63,3 +65,21 @@ async def test_an_odd_mark_hides_no_other(caplog: pytest.LogCaptureFixture) -> N
     await read_record(election, store)
     assert store.marks() == {"phone": mark_of((1, "9-0", ""))}
     assert "not about this store" in caplog.text
+
+
+async def test_a_record_has_what_was_sold_last() -> None:
+    """The rest would outgrow what the lock system takes; it is written when it changes, and again when that failed."""
+    leadership: Any = AsyncMock()
+    record, marks = Record(leadership), {"bag": "1", "case": "1", "lamp": "1"}
+    with patch("app.audit.record._ITEMS_MAX", 2):
+        await record.write(marks)
+        await record.write(marks)
+        leadership.record.assert_awaited_once_with('{"case":"1","lamp":"1"}')
+        leadership.record.side_effect = LockUnavailable("away")
+        with pytest.raises(LockUnavailable):
+            await record.write(marks | {"bag": "2"})
+        leadership.record.reset_mock(side_effect=True)
+        await record.write(marks | {"bag": "2"})
+        leadership.record.assert_awaited_once_with('{"bag":"2","lamp":"1"}')
+        await record.write(marks | {"bag": "2", "case": "3"})
+        leadership.record.assert_awaited_with('{"bag":"2","case":"3"}')
