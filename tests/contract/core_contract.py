@@ -31,7 +31,6 @@ from fencelock.aio import AsyncLock
 from tests.contract.lock_contract import (
     CALM_S,
     OFTEN,
-    TTL_S,
     InThread,
     LockContract,
     LockSystem,
@@ -268,29 +267,6 @@ class CoreContract(LockContract):
             eventually(lambda grant=grant: grant.lost, "the loss is noticed")
             raise KeyError
 
-    @promise("leases")
-    async def test_a_loss_can_cancel_the_body(self, brief_tasks_lock: AsyncLock, system: Any) -> None:
-        """With `cancel_on_lost` the body goes no further than to where it was when the loss was noticed."""
-        with pytest.raises(LockLost):
-            async with asyncio.timeout(2 * WITHIN_S), brief_tasks_lock.holding(cancel_on_lost=True) as grant:
-                await asyncio.to_thread(system.end_lease, grant)
-                await asyncio.Event().wait()
-        task = asyncio.current_task()
-        assert task is not None
-        assert not task.cancelling()
-
-    @promise("leases")
-    async def test_the_bodys_own_error_says_more_than_a_loss(self, brief_tasks_lock: AsyncLock) -> None:
-        """A body that fails after its loop has hung for a TTL fails with its own error, and is not cancelled."""
-        with pytest.raises(KeyError):
-            async with brief_tasks_lock.holding(cancel_on_lost=True):
-                time.sleep(brief_tasks_lock.ttl_s + 0.1)
-                raise KeyError
-        task = asyncio.current_task()
-        assert task is not None
-        assert not task.cancelling()
-        await asyncio.sleep(0)
-
     async def test_a_body_that_is_cancelled_otherwise_stays_cancelled(self, tasks_lock: AsyncLock) -> None:
         """`cancel_on_lost` swallows no cancellation but its own."""
         with pytest.raises(TimeoutError):
@@ -319,51 +295,6 @@ class CoreContract(LockContract):
         await eventually_async(lambda: grant.lost, "the loss is noticed")
         with pytest.raises(LockLost):
             await brief_tasks_lock.release()
-
-    @promise("leases")
-    def test_a_thread_that_holds_for_too_long_loses_it(self, brief_lock: DistributedLock) -> None:
-        """Whoever the owner is: `holding` has the options of `acquire`."""
-        with pytest.raises(LockLost), brief_lock.holding(owner="me", hold_max_s=brief_lock.ttl_s) as grant:
-            assert not brief_lock.held_by_me
-            eventually(lambda: grant.lost, "it is lost")
-
-    @promise("leases")
-    async def test_a_hold_has_an_upper_age(self, brief_tasks_lock: AsyncLock) -> None:
-        """A task that asked for it loses the lock after some time, however healthy it is."""
-        with pytest.raises(ValueError, match="hold_max_s"):
-            await brief_tasks_lock.acquire(hold_max_s=math.nan)
-        with pytest.raises(LockLost):
-            async with brief_tasks_lock.holding(hold_max_s=brief_tasks_lock.ttl_s) as grant:
-                await eventually_async(lambda: grant.lost, "it is lost")
-
-    @promise("leases")
-    async def test_a_task_is_renewed_for(self, brief_tasks_lock: AsyncLock) -> None:
-        """A loop that turns keeps what its tasks have, for longer than a TTL."""
-        async with brief_tasks_lock as grant:
-            until = time.monotonic() + 3 * brief_tasks_lock.ttl_s
-            await eventually_async(lambda: grant.lost or time.monotonic() > until, "three TTLs are over")
-            assert not grant.lost
-
-    @promise("leases")
-    def test_a_renewal_that_is_paused_loses_the_lock(self, system: LockSystem, lock: DistributedLock) -> None:
-        """Nothing is renewed for a while: the holder is told at its deadline. Afterwards all is renewed again."""
-        ttl_s = 2 * TTL_S  # a starved machine renews late
-        backend = system.open(ttl_s)
-        brief_lock = backend.lock(lock.name)
-        told = threading.Event()
-        grant = brief_lock.acquire()
-        grant.on_lost(told.set)
-        backend._pause_renewal(1.1 * ttl_s)
-        assert eventually(lambda: grant.lost, "it is lost without anybody's help")
-        with pytest.raises(LockLost):
-            brief_lock.release()
-        assert told.wait(WITHIN_S)
-        renewed = brief_lock.acquire(wait_s=WITHIN_S)
-        until = renewed.deadline
-        eventually(lambda: renewed.lost or renewed.deadline > until + ttl_s, "it is renewed for longer than a TTL")
-        renewed.ensure_held()
-        brief_lock.release()
-        backend.close()
 
     @promise("leases")
     @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here goes on in a suspended machine")

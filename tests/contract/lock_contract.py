@@ -347,22 +347,6 @@ class LockContract:
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
-    async def test_excludes_tasks(self, tasks_lock: AsyncLock) -> None:
-        """Tasks of one event loop, which share a thread, exclude each other."""
-        most = inside = 0
-
-        async def work() -> None:
-            nonlocal most, inside
-            for _ in range(5):
-                async with tasks_lock:
-                    inside += 1
-                    most = max(most, inside)
-                    await asyncio.sleep(0)
-                    inside -= 1
-
-        await asyncio.gather(*(work() for _ in range(8)))
-        assert most == 1
-
     async def test_tasks_and_threads_exclude_each_other(self, tasks_lock: AsyncLock, lock: DistributedLock) -> None:
         """Both faces are contenders of the same lock."""
         async with tasks_lock as grant:

@@ -105,6 +105,26 @@ def test_a_paused_holder_keeps_it(system: FileSystem, backend: LockBackend) -> N
     hold_and_release(lock)
 
 
+def test_a_hold_has_a_greatest_age(system: FileSystem, backend: LockBackend) -> None:
+    """Although nothing else ends it: then its owner is told, and others have it."""
+    with system.open(0.2) as brief:
+        grant = brief.lock(NAME).acquire(owner="me", hold_max_s=0.3)
+        with backend.lock(NAME).holding(wait_s=WITHIN_S) as next_one:
+            assert grant.lost
+            assert next_one.token > grant.token
+
+
+def test_words_of_an_earlier_leader_are_nobodys(backend: LockBackend) -> None:
+    """Whoever has the lock now has not said them."""
+    election = backend.election(NAME)
+    with election.campaign("me") as leadership:
+        leader = election.leader()
+        assert leader is not None
+        assert (leader.token, leader.value) == (leadership.token, "me")
+    with backend.lock(NAME):
+        assert election.leader() is None
+
+
 def test_a_forked_child_does_not_keep_what_its_parent_had(system: FileSystem, backend: LockBackend) -> None:
     """A parent that is killed leaves no lock behind with a child of its that lives on."""
     program = (
@@ -385,6 +405,7 @@ def test_a_folder_that_can_not_be_used_is_said(tmp_path: Path) -> None:
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+29 22 8:4 / /run rw - ext4 /dev/sdd1 rw
 30 22 0:25 / /run rw,nosuid - tmpfs tmpfs rw
 95 22 0:49 / /srv/with\\040space rw,relatime shared:50 - {kind} server:/export rw,vers=4.2
 96 95 8:2 / /srv/with\\040space/disk rw - xfs /dev/sdb1 rw
@@ -396,7 +417,10 @@ MOUNTS = """\
     "kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "9p"]
 )
 def test_what_is_on_a_network_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """When it is opened, and not when a lock is lost in silence; a disk that is mounted there is none."""
+    """When it is opened, and not when a lock is lost in silence; a disk that is mounted there is none.
+
+    What is mounted last at a place, as on /run, covers what was there.
+    """
     mounts = tmp_path / "mountinfo"
     mounts.write_bytes(os.fsencode(MOUNTS.format(kind=kind)))
     monkeypatch.setattr(file, "_MOUNTS", str(mounts))

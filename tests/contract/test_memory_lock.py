@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fencelock import (
+    Cancel,
     ConfigurationError,
     Grant,
     Hook,
@@ -20,7 +21,6 @@ from fencelock import (
     LockError,
     LockLost,
     LockTimeout,
-    LockUnavailable,
     connect,
 )
 from fencelock.clock import now
@@ -157,15 +157,6 @@ def test_a_holder_that_loses_its_lock_is_told_at_once(locks: MemoryLocks) -> Non
         locks.server.lose(NAME)
 
 
-async def test_a_loss_cancels_the_body_of_a_task(locks: MemoryLocks) -> None:
-    """As with any other lock system, and without a sleep."""
-    with pytest.raises(LockLost):
-        async with locks.aio.lock(NAME).holding(cancel_on_lost=True):
-            locks.server.lose(NAME)
-            await asyncio.Event().wait()
-    await locks.leave_loop()
-
-
 def test_a_thief_has_the_lock_before_its_holder_is_told(locks: MemoryLocks) -> None:
     """As after a pause of the process: the token is greater, and the next renewal tells the holder."""
     with pytest.raises(LockLost), locks.lock(NAME) as grant:
@@ -243,32 +234,6 @@ def test_what_runs_out_while_time_passes_does_so_in_its_order(locks: MemoryLocks
     patient.release(owner="me")
 
 
-@pytest.mark.parametrize("stays_away", [False, True])
-def test_a_waiter_bears_with_a_frozen_server_for_a_ttl(locks: MemoryLocks, stays_away: bool) -> None:
-    """Then it raises; an outage that is shorter costs it nothing."""
-    lock = locks.lock(NAME)
-    locks.server.steal(NAME)
-    waiting = InThread(lambda: hold_and_release(locks.lock(NAME)))
-    eventually(lambda: len(lock.contenders()) == 2, "it waits")
-    locks.server.freeze()
-    if stays_away:
-
-        def is_over() -> bool:
-            locks.server.advance(6.1)
-            return not waiting.thread.is_alive()
-
-        eventually(is_over, "the waiter gives up")
-        with pytest.raises(LockUnavailable):
-            waiting.result()
-        locks.server.thaw()
-    else:
-        locks.server.advance(5)
-        locks.server.thaw()
-        locks.server.lose(NAME)
-        assert waiting.result() > 0
-    assert not [one for one in locks.contenders(NAME) if one.owner["instance"] != "a thief"]
-
-
 def test_a_restart_keeps_all_or_nothing_but_the_tokens(locks: MemoryLocks) -> None:
     """A server that forgets gives the lock to the next one, although its holder doesn't know yet; tokens rise on."""
     lock = locks.lock(NAME)
@@ -290,8 +255,8 @@ def test_a_restart_keeps_all_or_nothing_but_the_tokens(locks: MemoryLocks) -> No
 
 def test_a_leader_is_elected_and_deposed(locks: MemoryLocks) -> None:
     """The first candidate leads, says and records; an observer hears who leads; a stolen term ends at a renewal."""
-    election = locks.election(NAME)
-    observed = election.observe()
+    election, cancel = locks.election(NAME), Cancel()
+    observed = election.observe(cancel=cancel)
     assert next(observed) is None
     leadership = election.campaign("one")
     assert next(observed) == Leader(leadership.key, "one", leadership.token, leadership.token)
@@ -309,6 +274,17 @@ def test_a_leader_is_elected_and_deposed(locks: MemoryLocks) -> None:
     assert second.result().token > leadership.token
     assert leadership.lost
     observed.close()
+    eventually(lambda: not (cancel._callbacks or locks.server._lookouts[NAME]), "nothing is kept of an observer")
+
+
+def test_who_was_deposed_writes_nothing_down(locks: MemoryLocks) -> None:
+    """Although nobody has told it yet."""
+    election = locks.election(NAME)
+    leadership = election.campaign("one")
+    locks.server.steal(NAME)
+    with pytest.raises(LockLost):
+        leadership.record("late")
+    assert election.recorded() is None
 
 
 def test_a_url_opens_a_server_that_its_name_shares() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 
@@ -23,3 +24,13 @@ def test_what_is_read_can_be_written(text: str) -> None:
     owner, waited_s = parse_owner(text)
     json.dumps(owner, allow_nan=False, ensure_ascii=False).encode()
     assert waited_s is None or math.isfinite(waited_s)
+
+
+def test_a_clock_that_is_ahead_has_nobody_wait_for_less_than_nothing() -> None:
+    assert parse_owner(json.dumps({"since": time.time() + 60}))[1] == 0
+
+
+@pytest.mark.parametrize(("length", "read"), [(4096, True), (4097, False)])
+def test_an_endless_description_is_not_read(length: int, read: bool) -> None:
+    frame = len(json.dumps({"who": ""}))
+    assert bool(parse_owner(json.dumps({"who": "x" * (length - frame)}))[0]) is read

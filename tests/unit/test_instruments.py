@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from prometheus_client import REGISTRY
 
-from fencelock import ConfigurationError, Hook, LockLost, LockTimeout, LockUnavailable
+from fencelock import ConfigurationError, Hook, LockCancelled, LockLost, LockTimeout, LockUnavailable
+from fencelock.instruments import instruments
 from fencelock.testing import MemoryLocks
 
 NAME = "/jobs/nightly"
@@ -103,6 +104,36 @@ def test_opentelemetry_measures_and_traces(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["fencelock.wait", "timeout"] == 4
     assert (found["fencelock.hold",], found["fencelock.losses",]) == (10, 1)
     assert found["fencelock.renewals", "renewed"] == 4
+
+
+def test_a_lock_without_tokens_has_a_span_for_each_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for one that died without a release."""
+    spans, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer", tracers.get_tracer)
+    (hook,) = instruments("opentelemetry", "redlock")
+    hook.granted(NAME, 0, 0)
+    hook.granted(NAME, 0, 0)
+    assert len(spans.get_finished_spans()) == 1
+    hook.released(NAME, 0, 1)
+    assert len(spans.get_finished_spans()) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (LockTimeout(), "debug"),
+        (LockCancelled(), "debug"),
+        (asyncio.CancelledError(), "debug"),
+        (LockUnavailable(), "warning"),
+        (LockLost(), "warning"),
+    ],
+)
+def test_a_wait_that_ends_as_its_caller_wishes_is_no_warning(error: BaseException, level: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        (hook,) = instruments("structlog", "memory")
+        hook.not_granted(NAME, error, 1)
+    assert [one["log_level"] for one in logs] == [level]
 
 
 def test_structlog_has_an_event_for_each() -> None:

@@ -55,7 +55,7 @@ def test_some_parts(text: str, user: str | None, password: str | None, hosts: tu
     assert (url.user, url.password, url.hosts, url.path, url.options) == (user, password, hosts, path, {})
 
 
-@pytest.mark.parametrize("scheme", ["etcd", "etcd+txn", "redis", "redis+fair", "redlock"])
+@pytest.mark.parametrize("scheme", ["etcd", "redis+fair", "redlock", "zookeeper"])
 def test_tls_is_asked_for_by_the_scheme(scheme: str) -> None:
     """An "s" at the end of the system's name asks for TLS."""
     system, plus, kind = scheme.partition("+")

@@ -81,6 +81,7 @@ def test_a_program_of_others_races_and_is_found_out(lock: str, excludes: bool, t
     heat = heat_of("flock", 2, turns)
     assert heat is not None
     assert (heat.processes, heat.fewest > 0, heat.overlaps == 0) == (3, True, excludes)
+    assert sum(map(len, turns)) / heat.grants_per_s > 0.4  # seconds: those of the heat, and not of the warm-up
     assert all(turn.gave_at - turn.got_at >= 0.002 and turn.asked_at <= turn.got_at for own in turns for turn in own)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencelock import AsyncLeadership, AsyncOnce, DistributedLock, Grant, LockLost, LockUnavailable, Start
+from fencelock import AsyncLeadership, AsyncOnce, DistributedLock, Grant, LockError, LockLost, LockUnavailable, Start
 from fencelock.testing import MemoryLocks, MemoryServer
 
 NAME, TTL_S, EVERY_S = "/jobs/nightly", 6, 60
@@ -101,6 +101,78 @@ def test_the_last_slots_with_names_are_remembered() -> None:
             assert await start(1)
 
         asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("right", [{"every_s": 1}, {"slot": "x"}, {"slot": "x" * 255}])
+def test_a_slot_is_a_length_of_time_or_a_name(right: Any) -> None:
+    with MemoryLocks() as locks, locks.once(NAME, **right) as start:
+        assert start is not None
+
+
+# Another kind of value would be written down as a text, and never be found again.
+@pytest.mark.parametrize("wrong", ["x" * 256, "", ["a"], ("2026", "11"), 5, b"one", {"a": 1}])
+def test_a_slot_is_a_text(wrong: Any) -> None:
+    with MemoryLocks() as locks, pytest.raises(ValueError, match="slot must be a text"):
+        locks.once(NAME, slot=wrong)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"every_s": 1, "slot": "x"}, {"every_s": 0.99}])
+def test_what_can_be_no_slot(wrong: Any) -> None:
+    with MemoryLocks() as locks, pytest.raises(ValueError, match="every_s"):
+        locks.once(NAME, **wrong)
+
+
+@pytest.mark.parametrize(("dead_s", "starts"), [(TTL_S * 1.2 + 1.9, True), (TTL_S * 1.2 + 2.1, False)])
+def test_a_slot_waits_for_a_run_that_is_dead(dead_s: float, starts: bool) -> None:
+    """For a TTL and a bit, unless it is told otherwise."""
+    with MemoryLocks(ttl_s=TTL_S) as locks:
+        locks.server.steal(NAME, for_s=dead_s)
+        with locks.once(NAME, slot="x") as start:
+            assert (start is not None) is starts
+
+
+def test_a_start_that_can_not_be_written_down_keeps_nobody_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise LockUnavailable
+
+    with MemoryLocks(ttl_s=TTL_S) as locks:
+        with monkeypatch.context() as patched, pytest.raises(LockUnavailable):
+            patched.setattr(AsyncLeadership, "record", fail)
+            locks.once(NAME, slot="x").__enter__()
+        with locks.once(NAME, slot="x", wait_s=0) as start:
+            assert start is not None
+
+
+def test_a_block_is_used_again_and_not_twice_at_once() -> None:
+    """It tells the reason of its last call alone, and can be used after a failure."""
+    with MemoryLocks(ttl_s=TTL_S) as locks:
+        once = locks.once(NAME, slot="x")
+
+        async def in_tasks() -> None:
+            block = locks.aio.once(NAME, slot="y")
+            for frozen in (True, False):
+                locks.server.freeze() if frozen else locks.server.thaw()
+                with pytest.raises(
+                    LockUnavailable if frozen else LockError, match="does not answer" if frozen else "entered"
+                ):
+                    async with block, block:
+                        pass
+
+        locks.server.freeze()
+        with pytest.raises(LockUnavailable), once:
+            pass
+        locks.server.thaw()
+        with once as start, pytest.raises(LockError, match="entered already"), once:
+            pass
+        assert start is not None
+        with once as start:
+            assert start is None
+        assert "it was started" in once.reason
+        locks.server.restart(forget=True)
+        with once as start:
+            assert start is not None
+        assert once.reason == ""
+        asyncio.run(in_tasks())
 
 
 ENDS = st.sampled_from(["returns", "its own error", "loses it", "loses it and says so", "loses it, and returns"])

@@ -278,7 +278,7 @@ async def test_many_take_turns() -> None:
 def test_nothing_is_renewed_beyond_its_age(renewer: Played, clock: Clock, server: Server) -> None:
     """A lease whose age is bounded ends a TTL after its last permitted renewal."""
     one = lease(clock, server)
-    one.renew_until = clock.now + 20
+    one.renew_until = clock.now + 20.02  # the last renewal is due just before that, as timers are late
     renewer.keep(one)
     began = clock.now
     while not one.lost:
@@ -293,3 +293,114 @@ def test_nothing_is_renewed_beyond_its_age(renewer: Played, clock: Clock, server
     clock.now += 0.5
     renewer.run_due()
     assert server.ended == 1  # what would live on without it
+
+
+def test_what_is_renewed_comes_before_what_is_given_back(renewer: Played, clock: Clock) -> None:
+    """And what ends soonest comes first: a renewal that is late is a loss, a release is only late."""
+    done: list[str] = []
+
+    class Told(Server):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        async def renew(self, timeout_s: float) -> bool:
+            done.append(f"renew {self.name}")
+            return True
+
+        async def end(self, timeout_s: float) -> None:
+            done.append(f"end {self.name}")
+
+    renewer.end(lease(clock, Told("old"), ttl_s=4))
+    for name, ttl_s in (("long", 9), ("short", 6)):
+        renewer.keep(lease(clock, Told(name), ttl_s=ttl_s))
+    clock.now += 3
+    renewer.run_due()
+    assert done == ["renew short", "renew long", "end old"]
+
+
+def test_a_lease_has_one_call_at_a_time(renewer: Played, clock: Clock, server: Server) -> None:
+    """A renewal without an answer is not repeated before it is over; then it is, if it is due."""
+    one, free = lease(clock, server), asyncio.Event()
+
+    class Stuck(Server):
+        async def renew(self, timeout_s: float) -> bool:
+            self.asked.append(timeout_s)
+            await free.wait()
+            return True
+
+    one.hold = stuck = Stuck()
+    renewer.keep(one)
+
+    async def work() -> None:
+        for _ in range(3):
+            clock.now += 2
+            renewer._look()
+            await asyncio.sleep(0)
+        assert len(stuck.asked) == 1
+        free.set()
+        await asyncio.wait(renewer._tasks.values())
+
+    renewer.run(work())
+    clock.now += 1
+    renewer.run_due()
+    assert len(stuck.asked) == 2
+
+
+def test_releases_that_fail_leave_room_for_the_next(renewer: Played, clock: Clock, server: Server) -> None:
+    """As many as may be under way at once, and one more."""
+    held = [lease(clock, server) for _ in range(65)]
+    server.answer = None
+    for one in held:
+        renewer.run(renewer.hand_back(one, 1))
+    server.answer = True
+    renewer.run(renewer.hand_back(lease(clock, server), 1))
+    assert server.ended == 1
+
+
+def test_a_lease_of_another_loop_is_given_back_there(server: Server) -> None:
+    """Its connection belongs to that loop."""
+    ended_on: list[asyncio.AbstractEventLoop] = []
+
+    class There(Server):
+        async def end(self, timeout_s: float) -> None:
+            ended_on.append(asyncio.get_running_loop())
+
+    async def work() -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        renewer = Renewer(loop)
+        one = Lease("key", There(), 60)
+        await asyncio.to_thread(lambda: asyncio.run(renewer.hand_back(one, 1)))
+        assert one.reason
+        await renewer.close()
+        return loop
+
+    assert [asyncio.run(work())] == ended_on
+
+
+def test_a_renewer_that_is_late_does_not_live(renewer: Played, clock: Clock, server: Server) -> None:
+    """A pause on purpose is none of that until it is over; who is lost in it is told as it ends."""
+    one, told = lease(clock, server), list[str]()
+    one.on_lost(lambda: told.append(one.reason))
+    renewer.keep(one)
+    renewer.keep(lease(clock, server, ttl_s=200))
+    renewer.pause(100)
+    clock.now += 99
+    renewer.run_due()
+    assert (server.asked, told, renewer.alive) == ([], [], True)
+    clock.now += 2
+    renewer.run_due()
+    assert (len(server.asked), told) == (1, ["not renewed within its 9 s"])
+    clock.now = renewer._next_due() + 29
+    assert renewer.alive
+    clock.now += 2
+    assert not renewer.alive
+
+
+def test_an_answer_never_takes_time_away(clock: Clock, server: Server) -> None:
+    """Neither one to an earlier question, nor the deadline of a lease that was asked for before it was made."""
+    one = Lease("key", server, 9, clock=clock, asked_at=clock.now - 2)
+    assert one.deadline == clock.now + 7
+    one.renewed(clock.now)
+    one.renewed(clock.now - 1)
+    assert one.deadline == clock.now + 9

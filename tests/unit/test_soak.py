@@ -12,74 +12,52 @@ AT_S = [5.0 * number for number in range(1, 721)]
 END_S = AT_S[-1]
 
 
-def is_flat(value: Callable[[float], float | None], slack: float = 4.0) -> bool:
-    found = medians(AT_S, [value(at_s) for at_s in AT_S])
-    assert found is not None
-    return found[1] <= found[0] * (1 + SHARE) + slack
-
-
 def noise(spread: float) -> Callable[[], float]:
     dice = random.Random(7)
     return lambda: dice.gauss(0, spread)
 
 
-def test_noise_is_flat() -> None:
-    more = noise(3.0)
-    assert is_flat(lambda _: 100 + more())
-
-
-def test_warming_up_is_flat() -> None:
-    """A series may grow from nothing during the first quarter of the run."""
-    assert is_flat(lambda at_s: 100 * (1 - math.exp(-at_s / (END_S / 20))))
-
-
-def test_shrinking_is_flat() -> None:
-    assert is_flat(lambda at_s: 200 - 100 * at_s / END_S)
-
-
-def test_peaks_are_flat() -> None:
-    """A few values during each fault may be as far from the others as they like."""
-    assert is_flat(lambda at_s: 1000.0 if at_s % 60 < 15 else 100.0)
-
-
-def test_gaps_are_flat() -> None:
-    """A missing value during a fault does not count as zero."""
-    assert is_flat(lambda at_s: None if at_s % 60 < 15 else 100.0)
-
-
-@pytest.mark.parametrize("teeth", [12, 60])
-def test_a_saw_tooth_is_flat(teeth: int) -> None:
-    """Memory that rises until a new sale forgets the old one is flat, even if it doubles within a tooth."""
-    assert is_flat(lambda at_s: 100 + 100 * (at_s * teeth / END_S % 1))
-
-
-@pytest.mark.parametrize(("per_hour", "flat"), [(12, True), (25, False)])
-def test_a_slow_leak_grows(per_hour: float, flat: bool) -> None:
-    """Half of what an hour adds lies between the medians; 5 % of 100 and a slack of 4 are allowed."""
-    more = noise(1.0)
-    assert is_flat(lambda at_s: 100 + per_hour * at_s / END_S + more()) is flat
-
-
-def test_a_leak_beneath_a_saw_tooth_grows() -> None:
-    assert not is_flat(lambda at_s: 100 + 50 * (at_s * 12 / END_S % 1) + 50 * at_s / END_S)
-
-
-def test_a_leak_of_one_with_each_fault_grows() -> None:
-    assert not is_flat(lambda at_s: 50 + at_s // 60)
+MORE, LESS = noise(1.0), noise(3.0)
 
 
 @pytest.mark.parametrize(
-    ("part", "height", "flat"),
+    ("value", "flat"),
     [
-        (0.2, 50, True),  # in the warm-up
-        (0.6, 8, True),  # no larger than the bound
-        (0.6, 12, False),
-        (0.8, 12, False),
-        (0.9, 12, True),  # too late for its median
+        pytest.param(lambda _: 100 + LESS(), True, id="noise"),
+        pytest.param(lambda at_s: 100 * (1 - math.exp(-at_s / (END_S / 20))), True, id="from nothing in the warm-up"),
+        pytest.param(lambda at_s: 200 - 100 * at_s / END_S, True, id="shrinking"),
+        pytest.param(lambda at_s: 1000.0 if at_s % 60 < 15 else 100.0, True, id="peaks in each fault"),
+        pytest.param(lambda at_s: None if at_s % 60 < 15 else 100.0, True, id="a missing value is no zero"),
+        *(
+            pytest.param(lambda at_s, teeth=teeth: 100 + 100 * (at_s * teeth / END_S % 1), True, id=f"{teeth} teeth")
+            for teeth in (12, 60)
+        ),
+        # Half of what an hour adds lies between the medians; 5 % of 100 and a slack of 4 are allowed.
+        pytest.param(lambda at_s: 100 + 12 * at_s / END_S + MORE(), True, id="a leak that is too slow"),
+        pytest.param(lambda at_s: 100 + 25 * at_s / END_S + MORE(), False, id="a slow leak"),
+        pytest.param(
+            lambda at_s: 100 + 50 * (at_s * 12 / END_S % 1) + 50 * at_s / END_S, False, id="a leak beneath a saw-tooth"
+        ),
+        pytest.param(lambda at_s: 50 + at_s // 60, False, id="one with each fault"),
+        *(
+            pytest.param(
+                lambda at_s, part=part, height=height: 100.0 + (height if at_s > part * END_S else 0.0),
+                flat,
+                id=f"a step of {height} at {part}: {why}",
+            )
+            for part, height, flat, why in [
+                (0.2, 50, True, "in the warm-up"),
+                (0.6, 8, True, "no larger than the bound"),
+                (0.6, 12, False, "larger"),
+                (0.9, 12, True, "too late for its median"),
+            ]
+        ),
     ],
 )
-def test_a_step(part: float, height: float, flat: bool) -> None:
-    assert is_flat(lambda at_s: 100.0 + (height if at_s > part * END_S else 0.0)) is flat
+def test_what_is_flat(value: Callable[[float], float | None], flat: bool) -> None:
+    found = medians(AT_S, [value(at_s) for at_s in AT_S])
+    assert found is not None
+    assert (found[1] <= found[0] * (1 + SHARE) + 4) is flat
 
 
 @pytest.mark.parametrize("values", [[], [1.0] * 12, [None] * 700 + [1.0] * 20])

@@ -1,9 +1,11 @@
 """Waiters are woken and dismissed."""
 
 import asyncio
+import contextlib
 
 import pytest
 
+from fencelock import Cancel, LockCancelled, LockTimeout
 from fencelock.lock import interruptible
 from fencelock.waiting import Wait, Waiters, Wake
 from tests.harness.waiting import WITHIN_S
@@ -72,3 +74,29 @@ def test_a_result_that_nobody_wants_is_undone_whenever_the_loop_ends(steps: int)
 
     asyncio.run(main())
     assert undone == got
+
+
+def test_a_wait_ends_at_its_deadline_or_when_it_is_called_off() -> None:
+    """The latter says more, if both are so; a call to the server has a second, however little of the wait is left."""
+    now, cancel = 100.0, Cancel()
+    wait = Wait(5, cancel, clock=lambda: now)
+    for now, left_s in ((100.0, 5.0), (104.5, 0.5)):  # noqa: B007 - the clock reads it
+        wait.check("it")
+        assert wait.left_s == left_s
+    assert [wait.call_s(2), wait.call_s(0.1)] == [1, 0.1]
+    now = 105.0
+    with pytest.raises(LockTimeout):
+        wait.check("it")
+    cancel.set()
+    with pytest.raises(LockCancelled):
+        wait.check("it")
+
+
+async def test_a_crowd_of_waiters_looks_more_seldom() -> None:
+    """Fifty look as often as one; twice as many look half as often."""
+    waiters, crowds = Waiters(), list[float]()
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(waiters.waiting(Wake()))
+            crowds.append(waiters.crowd)
+    assert (crowds[0], crowds[49], crowds[99]) == (1, 1, 2)
