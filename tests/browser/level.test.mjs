@@ -204,7 +204,7 @@ test("a page without news for an hour asks for nothing, until somebody is here o
   answer({ json: LEVEL });
   const before = await followed({ startOf: () => LEVEL.now + 10_000 });
   later += 3_601_000;
-  answer({ json: { ...LEVEL, now: LEVEL.now + 3_601 } });
+  answer({ json: { ...LEVEL, now: LEVEL.now + 3_601, audit: { at: LEVEL.now } } });
   await elapse();
   assert.equal(before.said.at(-1), "resting");
   const pause = timers.at(-1).ms;
@@ -221,6 +221,14 @@ test("a hidden page neither listens nor asks, and looks again when it is seen", 
   assert.deepEqual([streams[0].readyState, timers], [EventSource.CLOSED, []]);
   await show(false);
   assert.deepEqual([requests.length, streams.length], [2, 2]);
+  define("fetch", async () => {
+    await show(true); // while it asks
+    return new Response(JSON.stringify(LEVEL));
+  });
+  await show(true);
+  await show(false);
+  await settle();
+  assert.deepEqual([streams.at(-1).readyState, timers], [EventSource.CLOSED, []]);
 });
 
 test("a page that slept trusts the next answer's clock, and so does one that was not answered", async (t) => {
@@ -228,13 +236,13 @@ test("a page that slept trusts the next answer's clock, and so does one that was
   t.mock.method(performance, "now", () => now);
   answer({ json: LEVEL });
   const { shelf } = await followed();
-  for (const sleep of [() => show(true), () => (answer({ status: 0 }), shelf.look())]) {
+  for (const [sleep, wake] of [[() => show(true), () => show(false)], [() => (answer({ status: 0 }), shelf.look()), () => shelf.look()]]) {
     await sleep();
     define("fetch", async () => {
       now += 400; // a long way, which would not count else
       return new Response(JSON.stringify({ ...LEVEL, now: 2_000 }));
     });
-    await show(false);
+    await wake();
     assert.equal(shelf.clock.now, 2_000.2);
   }
 });

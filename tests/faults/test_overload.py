@@ -398,33 +398,6 @@ def test_the_limit_of_open_files_is_raised() -> None:
     assert int(done.stdout) > 128
 
 
-def test_a_port_for_the_operator(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The operator's endpoints are on their port only, and purchases on the other one only."""
-    port = free_port()
-    with Instance(etcd.endpoint, valkey.url, wait_ready=False, operator_port=port) as instance:
-        theirs = f"http://127.0.0.1:{port}"
-        put = httpx.put(f"{theirs}/stock", json={"stock": 1}, headers=OPERATOR)
-        assert put.status_code == 200
-        for path in (
-            "/metrics",
-            "/readyz",
-            "/locks",
-            "/orders",
-            "/control",
-            "/control/picture",
-            "/docs",
-            "/openapi.json",
-        ):
-            assert httpx.get(f"{theirs}{path}", headers=OPERATOR).status_code in (200, 303), path
-            assert httpx.get(f"{instance.url}{path}", headers=OPERATOR).status_code == 404, path
-        assert httpx.put(f"{instance.url}/stock", json={"stock": 1}, headers=OPERATOR).status_code == 404
-        assert httpx.post(f"{theirs}/stock/reduce").status_code == 404
-        assert httpx.post(f"{instance.url}/stock/reduce").headers["x-seckill-outcome"] == "sold"
-        for url in (theirs, instance.url):
-            assert httpx.get(f"{url}/healthz").status_code == 200
-            assert httpx.get(f"{url}/stock").status_code == 200
-
-
 @pytest.mark.exhaustive
 def test_readers_do_not_stop_the_sale(etcd: EtcdMember, valkey: Valkey) -> None:
     """However fast a crowd of readers asks, each buyer is served in time, and readers get 503."""

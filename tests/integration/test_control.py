@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -105,10 +104,8 @@ async def enter(http: httpx.AsyncClient) -> str:
     return str((await http.get("/control/session")).json()["csrf"])
 
 
-async def test_a_forged_or_old_cookie(
-    open_clients: OpenClients, monkeypatch: pytest.MonkeyPatch, etcd: EtcdMember, valkey: Valkey
-) -> None:
-    """A cookie that was changed, made with another token, or is twelve hours old is refused."""
+async def test_a_forged_cookie(open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey) -> None:
+    """A cookie that was changed, or made with another token, is refused."""
     [http] = await open_clients()
     await enter(http)
     ((name, good),) = http.cookies.items()
@@ -126,13 +123,6 @@ async def test_a_forged_or_old_cookie(
         ((other_name, others),) = other.cookies.items()
     assert other_name != name  # so that two sales on one host don't log each other's operators out
     assert await status(others) == 401
-    now = time.time()
-    for hours, expected in ((11.9, 200), (12.1, 401)):
-        monkeypatch.setattr("itsdangerous.timed.time", SimpleNamespace(time=lambda ago=hours: now + ago * 3600))
-        assert await status(good) == expected
-        assert (await http.get("/control", headers={"Cookie": f"{name}={good}"})).status_code == (
-            200 if expected == 200 else 303
-        )
 
 
 def test_the_token_is_in_no_log(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -279,17 +269,6 @@ async def test_a_command_from_before_the_start_or_that_comes_late_is_not_obeyed(
             await eventually_async(lambda: events(late, "rush"), "it has obeyed")
             assert [one["facts"]["buyers"] for one in await events(late, "rush")] == [3]
             assert await lucky(http) == 3
-
-
-async def test_an_instance_whose_clock_is_ahead(open_clients: OpenClients, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cookie from an instance whose clock is ahead is valid at once."""
-    a, b = await open_clients(2)
-    ahead = SimpleNamespace(time=lambda: time.time() + 120)
-    with monkeypatch.context() as there:
-        there.setattr("itsdangerous.timed.time", ahead)
-        await enter(a)
-    b.cookies = a.cookies
-    assert (await b.get("/control/picture")).status_code == 200
 
 
 async def test_what_a_stranger_calls_itself(open_clients: OpenClients, etcd: EtcdMember) -> None:

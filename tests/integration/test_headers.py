@@ -136,14 +136,6 @@ def test_a_body_that_is_no_text(port: int, good: Any) -> None:
     assert callback(port, list(good().items()), b"\xff\xfe") == (400, "a header or the body can't be read")
 
 
-@pytest.mark.parametrize("name", [*signed(), *signed_by_stripe()])
-def test_a_header_of_a_signature_comes_twice(port: int, name: str) -> None:
-    """It is refused by its name, even if both say the same: which one would the sender have meant?"""
-    headers = signed_by_stripe() if name == "stripe-signature" else signed()
-    doubled = [*headers.items(), (name, headers[name])]
-    assert callback(port, doubled) == (400, f"one {name} header is taken, not several")
-
-
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 DOORS = {

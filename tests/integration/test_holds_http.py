@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings import Settings
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, client
 
@@ -147,38 +146,6 @@ async def test_the_shop_is_shown_no_strangers_hold(http: httpx.AsyncClient) -> N
     answers = await asyncio.gather(*(http.post("/holds", json={"buyer": "other"}, headers=one) for one in senders))
     mine = {one.json().get("id") for one in answers[1:]} - {None}
     assert answers[0].json().get("id") not in mine
-
-
-@pytest.mark.parametrize(
-    ("settings", "status"),
-    [
-        ({}, 401),
-        ({"holds_from": "anybody"}, 200),
-        ({"pay_url": "https://pay.example"}, 200),  # the page holds by itself
-        ({"buyer_key": 32 * "k"}, 403),  # it must be a buyer that the shop has signed
-        ({"shop_token": None}, 200),
-        ({"shop_token": None, "holds_from": "shop"}, 401),
-        ({"extension": "lab.rehearsal"}, 200),
-    ],
-)
-async def test_who_may_hold(etcd: EtcdMember, valkey: Valkey, settings: dict[str, Any], status: int) -> None:
-    """The shop alone, where it has a token, and buyers come to nobody else; a setting says otherwise."""
-    async with client(etcd.endpoint, valkey.url, **{"shop_token": SHOP} | settings) as http:
-        await http.put("/stock", json={"stock": 9, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
-        answer = await http.post("/holds", json={"buyer": "nobody", "quantity": 9})
-        assert answer.status_code == status, answer.text
-        assert (await http.get("/stock")).json()["held"] == (9 if status == 200 else 0)
-        if status == 401:
-            assert "shop's bearer token" in answer.json()["detail"]
-            assert (await http.post("/holds", json={"buyer": "ann"}, headers=OPERATOR)).status_code == 200
-        if status != 200 and settings.get("shop_token", SHOP):
-            assert (await http.post("/holds", json={"buyer": "ann"}, headers=BACK_END)).json()["outcome"] == "held"
-
-
-def test_the_page_or_the_shop_holds() -> None:
-    """With the page that holds, the shop can't be the only one who does: the settings are refused together."""
-    with pytest.raises(ValueError, match="SECKILL_HOLDS_FROM=shop: with SECKILL_PAY_URL the page holds"):
-        Settings(_env_file=None, holds_from="shop", pay_url="https://pay.example")
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
 """An operator changes a live sale: confirmed new sales, pauses, names, the log, mistyped items."""
 
-import asyncio
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import redis.asyncio
 
-from app.errors import ConfigurationError, UnknownItem
+from app.errors import UnknownItem
 from app.main import create_app
-from app.orders.offer import Offer
-from app.settings import load
 from app.stock.redis.keys import Keys
-from fencelock import AsyncLock, Grant
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, buy, settings, shop
 from tests.harness.waiting import eventually_async
@@ -127,15 +122,6 @@ async def test_the_overview_says_why_an_item_can_not_be_sold(open_client: OpenCl
     assert [one["wrong"] for one in items if one["sku"] != "phone"] == [[]]
 
 
-async def test_a_pause_is_over_at_once(open_client: OpenClient) -> None:
-    """The instance that ends a pause forgets its cached answer at once, and the others do soon."""
-    http = await open_client(sold_out_ttl_ms=60_000)
-    await put(http, paused="a moment")
-    assert [await outcome(http) for _ in range(2)] == ["paused", "paused"]
-    await put(http, paused=None)
-    assert await outcome(http) == "sold"
-
-
 async def test_who_changed_what_is_logged(open_client: OpenClient, caplog: pytest.LogCaptureFixture) -> None:
     """Each token has a name. A change is a line in the log and a record in the store; a refused change is neither."""
     caplog.set_level(logging.INFO, "app.operator.stock")
@@ -169,36 +155,6 @@ async def test_a_cookie_is_its_operators(open_client: OpenClient) -> None:
         answer = await http.put("/stock", json={"stock": 7}, headers={"X-Seckill-Csrf": csrf})
         assert answer.status_code == 200
         assert (await http.get("/log")).json()[0]["by"] == name
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        *("ann", "ann:short", ":longenough", "ann:longenough,", "a nn:longenough", "ann:same-token,bob:same-token"),
-        *(f"operator:{BOB}", f"ann:{ANN},ann:{BOB}", f"ann:{TOKEN}"),
-    ],
-)
-def test_wrong_tokens_are_named_by_their_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokens: str) -> None:
-    """The error names the setting, and shows no part of its value."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SECKILL_ADMIN_TOKEN", TOKEN)
-    monkeypatch.setenv("SECKILL_ADMIN_TOKENS", tokens)
-    with pytest.raises(ConfigurationError, match="^SECKILL_ADMIN_TOKENS: ") as refused:
-        load()
-    assert not any(part in str(refused.value) for part in ("short", "longenough", "same-token", ANN, BOB, TOKEN))
-
-
-async def test_a_mistyped_item_is_refused_where_there_is_a_catalogue(open_client: OpenClient, tmp_path: Path) -> None:
-    """The problem suggests a name. An item that is no longer in the catalogue can still be paused."""
-    await (await open_client()).put("/stock?sku=old", json={"stock": 1}, headers=OPERATOR)
-    file = tmp_path / "items.toml"
-    file.write_text("".join(f'[items.{sku}]\nname = "{sku}"\n' for sku in ("default", "phone", "watch")))
-    http = await open_client(catalogue=file)
-    problem = is_problem(await put(http, "phnoe", stock=1), 422, field="sku")
-    assert "'phnoe' is not in the catalogue; did you mean phone?" in problem["detail"]
-    is_problem(await http.get("/stock?sku=phnoe"), 404)
-    assert (await put(http, "phone", stock=1)).status_code == 200
-    assert (await put(http, "old", paused="no more")).status_code == 200
 
 
 async def test_only_an_item_without_orders_is_removed(open_client: OpenClient) -> None:
@@ -279,33 +235,6 @@ def test_a_rehearsal_is_off_unless_it_is_said(etcd: EtcdMember, valkey: Valkey) 
     assert "/control/rush" not in paths
 
 
-async def test_a_lock_that_is_lost_behind_the_write_is_no_error(
-    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the store has taken is done, and nobody is asked to do it once more: units would be added twice."""
-    acquire, release, grants = AsyncLock.acquire, AsyncLock.release, list[Grant]()
-
-    async def acquired(lock: AsyncLock, **how: Any) -> Grant:
-        grants.append(await acquire(lock, **how))
-        return grants[-1]
-
-    async def lost(lock: AsyncLock, **whose: Any) -> None:
-        grants[-1].lease.lose("another operator has released it")
-        await release(lock, **whose)
-
-    async with shop(etcd.endpoint, valkey.url) as sale:
-        await sale.set_stock("default", 5)
-        await sale.set_stock("pen", 5)
-        await buy(sale, 1, buyer="ann")
-        monkeypatch.setattr(AsyncLock, "acquire", acquired)
-        monkeypatch.setattr(AsyncLock, "release", lost)
-        assert (await sale.set_stock("default", 2, add=True)).stock == 6
-        assert await sale.erase("default", "ann") == 1
-        await sale.remove("pen")
-        assert len(grants) == 3
-        assert await sale.items() == ["default"]
-
-
 async def test_a_misspelt_item_is_neither_unfenced_nor_given_up(etcd: EtcdMember, valkey: Valkey) -> None:
     """Nothing is written for an item that nobody knows; one whose data are gone, and are missed, is known."""
     async with shop(etcd.endpoint, valkey.url) as one:
@@ -333,16 +262,3 @@ async def test_a_restock_that_was_not_answered_is_sent_again(open_client: OpenCl
     assert is_problem(told[1], 412)
     now = (await http.get("/stock")).json()
     assert (now["stock"], now["lucky"], now["initial"]) == (13, 2, 15)
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-async def test_a_file_that_is_loaded_twice_at_once_counts_once(
-    etcd: EtcdMember, valkey: Valkey, is_there: bool
-) -> None:
-    """Both have read the units before either changes them; the second one sees that they are as they should be."""
-    async with shop(etcd.endpoint, valkey.url) as sale:
-        if is_there:
-            await sale.set_stock("lamp", 300)
-        await asyncio.gather(*(sale.put_on_sale("lamp", Offer(400, {}), by="ann") for _ in range(3)))
-        level = await sale.level("lamp")
-        assert (level.stock, level.initial) == (400, 400)

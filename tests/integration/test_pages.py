@@ -1,6 +1,5 @@
 """The pages come over HTTP with the right files and headers. `tests/browser` tests them in a browser."""
 
-import gzip
 import html
 import json
 import mimetypes
@@ -34,7 +33,7 @@ async def digest_of(http: httpx.AsyncClient) -> str:
 
 
 async def test_files_and_their_headers(http: httpx.AsyncClient) -> None:
-    """GET and HEAD return a page's files, or 304 for a cached one; headers restrict what a browser may do with them."""
+    """A page's files come as they are, or are 304 if cached; headers restrict what a browser may do with them."""
     digest = await digest_of(http)
     for path in ("/", "/?sku=%3Cscript%3E", "/shop/order", "/shop/order?id=default~1-1~abc"):
         await judge(http, path, digest)
@@ -67,43 +66,13 @@ async def judge(http: httpx.AsyncClient, path: str, digest: str) -> None:
     assert answer.headers["cross-origin-opener-policy"] == "same-origin"
     keep = "public, max-age=31536000, immutable" if digest in path else "no-cache"
     assert answer.headers["cache-control"] == keep
-
-    head = await http.head(path)
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == answer.headers["content-length"]
-    assert head.headers["etag"] == answer.headers["etag"]
     known = await http.get(path, headers={"If-None-Match": answer.headers["etag"]})
     assert (known.status_code, known.content) == (304, b"")
-    assert known.headers["content-security-policy"] == answer.headers["content-security-policy"]
-    assert known.headers["cache-control"] == keep
 
 
 def with_meta(page: bytes, name: str, told: str) -> bytes:
     meta = '<meta name="%s" content="%s">'
     return page.replace((meta % (name, "{}")).encode(), (meta % (name, html.escape(told))).encode())
-
-
-@pytest.mark.parametrize("path", ["/", "/static/shop.js", "/static/common.css", "/static/lamp.svg"])
-async def test_what_is_sent_is_packed(http: httpx.AsyncClient, path: str) -> None:
-    """Files are gzipped for clients that accept it, with an ETag of their own; the stock, which is polled, never is."""
-    plain = await http.get(path, headers={"Accept-Encoding": "identity"})
-    assert "content-encoding" not in plain.headers
-    for accepted in ("gzip", "gzip, deflate, br, zstd", "br;q=1.0, gzip;q=0.8, *;q=0.1"):
-        async with http.stream("GET", path, headers={"Accept-Encoding": accepted}) as answer:
-            packed = b"".join([part async for part in answer.aiter_raw()])
-        assert answer.headers["content-encoding"] == "gzip"
-        assert int(answer.headers["content-length"]) == len(packed) < len(plain.content)
-        assert gzip.decompress(packed) == plain.content
-        assert answer.headers["etag"] != plain.headers["etag"]
-        assert answer.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
-    for accepted in ("", "br", "gzip;q=0", "x-gzip2"):
-        assert "content-encoding" not in (await http.get(path, headers={"Accept-Encoding": accepted})).headers
-    for known in (f'"x", W/{plain.headers["etag"]}', plain.headers["etag"]):
-        again = await http.get(path, headers={"Accept-Encoding": "identity", "If-None-Match": known})
-        assert again.status_code == 304
-    other = await http.get(path, headers={"If-None-Match": plain.headers["etag"]})
-    assert other.status_code == 200
-    assert "content-encoding" not in (await http.get("/stock")).headers
 
 
 async def test_a_page_of_another_release(http: httpx.AsyncClient) -> None:

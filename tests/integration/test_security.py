@@ -1,6 +1,5 @@
 """Secrets stay in, and attacks stay out: secrets, log lines made by buyers, listeners beyond loopback."""
 
-import json
 import re
 import socket
 from pathlib import Path
@@ -123,17 +122,3 @@ def test_the_lock_file_covers_what_is_declared() -> None:
     assert names <= pinned
     assert locked.count("==") <= locked.count("--hash=sha256:")
     assert "://" not in locked
-
-
-def test_the_problem_of_a_lost_server_names_no_host(etcd: EtcdMember) -> None:
-    """A buyer learns that the stock is not available, not where its server is."""
-    with Valkey() as valkey, Instance(etcd.endpoint, valkey.url) as instance:
-        valkey.kill()
-
-        def refused() -> bool:
-            return instance.get("/stock")[0] == 503
-
-        eventually(refused)
-        body = json.dumps(instance.get("/stock")[1])
-        assert "127.0.0.1" not in body
-        assert str(valkey.port) not in body

@@ -248,26 +248,6 @@ async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
         assert str(nowhere) not in ready.text
 
 
-async def test_an_only_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
-    open_client: OpenClient, valkey: Valkey
-) -> None:
-    """While the store's fence refuses the item's sales the check "stock" reports that; then it is "ok" again."""
-    http = await open_client(purchase_timeout_ms=60_000)
-    async with redis.asyncio.Redis.from_url(valkey.url, decode_responses=True) as store:
-        source = await store.hget("seckill:{default}:fence", "source")
-        await store.hset("seckill:{default}:fence", "source", "etcd:another")
-        is_problem(await http.post("/stock/reduce"), 503)
-        await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 503)
-        checks = {"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "not available"}
-        assert (await http.get("/readyz")).json()["checks"] == checks
-        await store.hset("seckill:{default}:fence", "source", source)
-    buying = partial(http.post, "/stock/reduce")
-    sold = await eventually_async(buying, until=lambda answer: answer.status_code == 200)
-    assert sold.headers["x-seckill-outcome"] == "sold"
-    well = await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 200)
-    assert well.json()["checks"] == checks | {"stock": "ok"}
-
-
 async def test_an_error_of_ours_shows_no_stack(open_client: OpenClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of ours gets a 500 problem without details."""
 

@@ -4,19 +4,22 @@ Behind the doors there is nothing: whoever is let in finds that out. The doors t
 """
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pytest
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.main import create_app
 from app.settings import load
 from app.web.application import Application
-from app.web.auth import CSRF_HEADER, AdminAuth
+from app.web.auth import CSRF_HEADER, AdminAuth, _Key, has_rights
 
 ANN, ZOE, SHOP, OTHER = (letter * 32 for letter in "azso")
 BUYERS_PORT, OPERATORS_PORT = 8080, 8081
@@ -181,6 +184,54 @@ async def test_each_route_by_each_caller() -> None:
             assert (status not in (401, 403)) == let_in, (route, name, status)
             half = route not in BY_SHOP and caller.reads and not reads and not let_in
             assert let_in or status == (403 if half else 401), (route, name, status)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_cookie_is_for_this_service_alone(scheme: str) -> None:
+    """No script reads it, no other site's form sends it, and it goes over HTTPS only if it came so."""
+    headers = [(b"host", b"a")]
+    answer, scope = Response(), {"type": "http", "scheme": scheme, "path": "/", "query_string": b"", "headers": headers}
+    AdminAuth({"ann": ANN}).log_in("ann", Request(scope), answer)
+    about = set(answer.headers.getlist("set-cookie")[-1].split("; "))
+    assert about > {"HttpOnly", "SameSite=lax", "Max-Age=43200", "Path=/"}
+    assert ("Secure" in about) == (scheme == "https")
+
+
+@pytest.mark.parametrize(
+    ("hours", "there"), [(-0.1, True), (0, True), (11.99, True), (12.01, False)], ids=["of a clock ahead", *"abc"]
+)
+def test_a_cookie_lasts_for_half_a_day(monkeypatch: pytest.MonkeyPatch, hours: float, there: bool) -> None:
+    """By the clock of whichever instance is asked, which may be behind that of the one that set it."""
+    auth, later = AdminAuth({"ann": ANN}), time.time() + hours * 3600
+    header, _ = cookie(auth, "ann")
+    monkeypatch.setattr("itsdangerous.timed.time", SimpleNamespace(time=lambda: later))
+    assert (auth.session(Request({"type": "http", "headers": [header]})) is not None) is there
+
+
+def test_who_logs_in_is_no_other_operator_any_more() -> None:
+    """The cookies of all others are deleted."""
+    auth, answer = AdminAuth({"ann": ANN, "zoe": ZOE}), Response()
+    auth.log_in("zoe", Request({"type": "http", "path": "/", "query_string": b"", "headers": []}), answer)
+    deleted = [one for one in answer.headers.getlist("set-cookie") if "Max-Age=0" in one]
+    assert {one.partition("=")[0] for one in deleted} == {_Key(ANN).cookie, _Key(ZOE).cookie}
+
+
+@pytest.mark.parametrize(("operators", "shops", "status"), [({}, [], 403), ({"ann": ANN}, [], 401), ({}, [SHOP], 401)])
+def test_how_a_stranger_who_confirms_is_refused(operators: Any, shops: list[str], status: int) -> None:
+    """Where an operator or the shop could, a token is missing; else nobody can, but for a rehearsal."""
+    with pytest.raises(HTTPException) as refused:
+        AdminAuth(operators, shop_tokens=shops).refuse_stranger()
+    assert refused.value.status_code == status
+    AdminAuth(operators, shop_tokens=shops, anybody_confirms=True).refuse_stranger()
+
+
+def test_whose_bodies_are_read() -> None:
+    """Those of everybody who is let in somewhere as an operator; a stranger's is not waited for."""
+    auth = AdminAuth({"ann": ANN, "zoe": ZOE}, shop_tokens=[SHOP])
+    for name, caller in callers(auth):
+        if name != "two tokens":
+            scope = {"type": "http", "headers": caller.headers, "state": {"seckill": Behind(auth, None)}}
+            assert has_rights(Request(scope)) == (caller.reads or name.startswith("a cookie beside")), name
 
 
 async def test_without_tokens_everything_of_the_operator_is_switched_off() -> None:

@@ -128,13 +128,14 @@ def test_blocks_add_up() -> None:
                 log.warning("both")
                 raise failed("so it ends")
             log.warning("one")
-            logs.also_about(token=2, sku="x")
+            logs.also_about(batch="c")
+            logs.also_about(token=2)
             log.warning("changed")
         log.warning("none")
     assert [line.rpartition("instance=8080")[2] for line in lines] == [
         " token=1 batch=b",
         " token=1",
-        " token=2 sku=x",
+        " token=2 batch=c",
         "",
     ]
 
@@ -165,6 +166,55 @@ def test_tasks_do_not_mix() -> None:
         asyncio.run(main())
     said = {line["message"]: line.get("token") for line in map(json.loads, lines)}
     assert said == {"beside": None, "till 0": 0, "till 1": 1}
+
+
+_SLOWLY_READ = """
+import logging, os, time
+from app.telemetry import logs
+logs._LINES_MAX = 2
+ours, theirs = os.pipe()
+os.set_blocking(theirs, False)
+handler = logs.Lines(theirs)
+
+def say(text):
+    handler.handle(logging.makeLogRecord({"msg": text}))
+
+def hear(until):
+    heard = ""
+    while not heard.endswith(until):
+        heard += os.read(ours, 65_536).decode()
+    print(heard.lstrip("x"), end="")
+
+say("x" * 200_000 + "first")
+while not handler.queue.empty():
+    time.sleep(0.01)
+for number in range(5):
+    say(f"line {number}")
+hear("in time)\\n")
+say("and then")
+hear("then\\n")
+if not os.fork():
+    say("the child's")
+    handler.finish()
+    os._exit(0)
+os.wait()
+hear("child's\\n")
+"""
+
+
+def test_a_line_is_written_to_its_end() -> None:
+    """However long it is, and slowly it is read; what found no room is counted, once; a forked process has its own."""
+    done = subprocess.run([sys.executable, "-c", _SLOWLY_READ], capture_output=True, text=True, timeout=30)
+    missing = "(here 3 lines are missing: they were not read in time)"
+    assert done.stdout.splitlines() == ["first", "line 0", "line 1", missing, "and then", "the child's"], done.stderr
+
+
+def test_the_last_lines_of_a_process_are_written() -> None:
+    """Its end waits for them."""
+    begin = 'from app.telemetry import logs\nlogs.configure(level="INFO", form="human", instance="8080")'
+    program = f"import logging\n{begin}\nfor n in range(999): logging.getLogger('app').info('line')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr.count(" line instance=8080\n") == 999
 
 
 _TALKATIVE = """

@@ -65,6 +65,8 @@ def test_standard_webhooks() -> None:
         odd: dict[str, Any] = unnamed
         with pytest.raises(ValidationError, match=next(iter(odd))):
             standard("payment.refunded", **odd)
+    with pytest.raises(ValidationError, match="data.hold is needed"):
+        standard("payment.succeeded")
     assert standard("payment.pending") is None
     assert standard("v1.x", data=None) is None
 
@@ -75,6 +77,8 @@ def test_any_of_several_secrets_will_do() -> None:
         assert standard("payment.failed", secret, (SECRET, OTHER)) is not None
     with pytest.raises(NotSigned):
         standard("payment.failed", OTHER, (SECRET,))
+    with pytest.raises(NotSigned, match="^a header or the body can't be read$"):
+        StandardWebhooks([SECRET]).read(b"{}", signed(SECRET, "m", "{}") | {"webhook-signature": "v1,\xe9"})
 
 
 # -- Stripe ------------------------------------------------------------------------------------------------------------
@@ -481,7 +485,8 @@ NOTICE = {
     "notify_time": "2026-11-26 15:58:20",
     "notify_type": "trade_status_sync",
     "out_trade_no": "order_7",
-    "passback_params": HOLD,
+    "passback_params": HOLD.replace("~", "%7E"),  # as the shop had to write it
+    "point_amount": "",
     "refund_fee": "0.00",
     "seller_id": "2088101106499364",
     "total_amount": "4.99",
@@ -536,7 +541,7 @@ def test_alipays_refunds(alipay: Callable[..., Report | None]) -> None:
     part = told(alipay(**back, refund_fee="2.00"))
     assert part == begins | {"message": "another", "so_far": 200, "at": CREATED + 60.123}
     again = told(alipay(refund_fee="2.00", trade_status="TRADE_FINISHED"))
-    assert (again["kind"], again["so_far"], again["message"]) == ("refunded", 200, NOTICE["notify_id"])
+    assert again == begins | {"message": NOTICE["notify_id"], "so_far": 200, "at": float(CREATED)}
     whole = told(alipay(**back, refund_fee="4.99", trade_status="TRADE_CLOSED"))
     assert whole == begins | {"message": "another", "so_far": 499, "whole": True, "at": CREATED + 60.123}
 

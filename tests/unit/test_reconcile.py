@@ -1,5 +1,8 @@
 """The provider's list beside the orders: each difference is a line with its cause, and what agrees is none."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
 from app.orders import Order, OrderState, Payment, PaymentRefund, Record, RefundState, Way
@@ -26,6 +29,7 @@ def paid(*refunds: tuple[RefundState, int] | tuple[RefundState, int, Way]) -> Or
 
 DUE, GIVEN = RefundState.DUE, RefundState.GIVEN
 PAID = paid()
+WHOLE = Payment("p", refunds=(PaymentRefund("0", GIVEN, None),))  # of an amount that nobody told
 CHARGED = Movement("p", CHARGE, 500, "EUR", "ch_1")
 
 
@@ -40,14 +44,19 @@ CHARGED = Movement("p", CHARGE, 500, "EUR", "ch_1")
         ([CHARGED._replace(amount=499)], [PAID], Cause.AMOUNT),
         ([CHARGED._replace(currency="USD")], [PAID], Cause.CURRENCY),
         ([CHARGED, CHARGED._replace(name="ch_2")], [PAID], Cause.TWICE),
+        ([CHARGED, CHARGED._replace(name="ch_2"), Movement("p", REFUND, 500, "EUR")], [PAID], None),
         ([CHARGED, CHARGED], [PAID], Cause.AMOUNT),
         ([CHARGED, Movement("p", REFUND, 200, "EUR")], [PAID], Cause.GIVEN_BACK_THERE),
         ([CHARGED, Movement("p", REFUND, 200, "EUR")], [paid((GIVEN, 200))], None),
         ([CHARGED], [paid((GIVEN, 500))], Cause.GIVEN_BACK_HERE),
+        ([CHARGED], [order(WHOLE)], Cause.GIVEN_BACK_HERE),
+        ([CHARGED, Movement("p", REFUND, 500, "EUR")], [order(WHOLE)], None),
+        ([CHARGED._replace(amount=900), Movement("p", REFUND, 900, "EUR")], [order(WHOLE), order(Payment("p"))], None),
         ([CHARGED], [paid((GIVEN, 500, Way.ELSEWHERE))], None),  # of which the provider knows nothing
         ([CHARGED], [paid((DUE, 500))], None),
         ([CHARGED], [paid((RefundState.BOUNCED, 100), (RefundState.FAILED, 100))], None),
         ([CHARGED._replace(amount=1000)], [PAID, order(Payment("p", 500, "EUR"), number="2-0")], None),  # one for both
+        ([CHARGED._replace(amount=1000)], [order(Payment("p")), PAID], None),  # and a part of it is not known
     ],
 )
 def test_each_difference_has_its_cause(lines: list[Movement], orders: list[Order], cause: Cause | None) -> None:
@@ -61,7 +70,10 @@ def test_what_is_older_than_the_list_is_no_difference() -> None:
     """The list begins at a moment: an order of before may have its charge there, or its refund only."""
     assert not reconcile([], [PAID], since=200.0)
     assert not reconcile([Movement("p", REFUND, 500, "EUR")], [PAID], since=200.0)
-    assert reconcile([], [PAID], since=50.0)
+    assert reconcile([], [PAID], since=100.0)
+    assert reconcile([CHARGED._replace(amount=499)], [PAID], since=200.0)
+    for both in ([PAID, replace(PAID, sold_at=300.0)], [replace(PAID, sold_at=300.0), PAID]):
+        assert not reconcile([], both, since=200.0)
 
 
 def test_a_list_of_ours() -> None:
@@ -84,9 +96,14 @@ def test_stripes_itemized_report() -> None:
         "txn_3,2026-11-11 20:02:00,refund_failure,100.00,eur,ch_1,pi_1,re_1",
         "txn_4,2026-11-11 20:03:00,fee,-0.30,eur,,,",
         "txn_5,2026-11-11 20:03:00,dispute,-499.00,eur,ch_1,pi_1,dp_1",
+        "txn_6,2026-11-11 20:04:00,charge_failure,-5.00,eur,py_1,pi_2,pyr_1",
     ]
-    found = [(one.kind, one.amount) for one in read([head, *rows])]
-    assert found == [(CHARGE, 49_900), (REFUND, 10_000), (REFUND, -10_000), (MovementKind.DISPUTE, 49_900)]
+    local = (f"2026-11-11 12:00:00,{row}" for row in rows)
+    movements = list(read([f"created,{head}", *local]))
+    assert movements[0].at == datetime(2026, 11, 11, 20, tzinfo=UTC).timestamp()
+    found = [(one.kind, one.amount) for one in movements]
+    back = [(REFUND, 10_000), (REFUND, -10_000), (MovementKind.DISPUTE, 49_900)]
+    assert found == [(CHARGE, 49_900), *back, (CHARGE, -500)]
 
 
 def test_stripes_report_of_an_account_in_another_currency() -> None:
@@ -119,6 +136,7 @@ def test_what_was_never_captured_was_not_charged() -> None:
     found = list(read([head, *rows]))
     assert [(one.kind, one.amount) for one in found] == [(CHARGE, 1_000), (CHARGE, -400)]
     assert not reconcile(found, [order(Payment("pi_1", 600))])
+    assert [one.cause for one in reconcile(found, [order(Payment("pi_1", 500))])] == [Cause.AMOUNT]  # of one charge
 
 
 def test_what_others_sell_is_left_out() -> None:
@@ -135,6 +153,7 @@ def test_what_others_sell_is_left_out() -> None:
         (["payment_ref,kind,amount,currency", "p,charge,4.999,EUR"], "line 2: amount"),
         (["payment_ref,kind,amount,currency", "p,charge,NaN,EUR"], "line 2: amount"),
         (["payment_ref,kind,amount,currency", "p,charge,9e999999,EUR"], "line 2: amount"),
+        (["payment_ref,kind,amount,currency", "p,charge,1e14,EUR"], "line 2: amount"),
         (["payment_ref,kind,amount,currency", "p" * 200_000 + ",charge,4,EUR"], "line 2: field larger"),
         (["payment_ref,kind,amount,currency", "p\x07,charge,4,EUR"], "line 2: payment_ref"),
         (["payment_ref,kind,amount,currency", "p,gift,4,EUR"], "line 2: kind"),
@@ -155,6 +174,8 @@ def test_what_is_no_list_is_named(lines: list[str], why: str) -> None:
         ('{"payment_ref": ["p"], "kind": "charge", "amount": 4, "currency": "EUR"}', "payment_ref"),
         ('{"payment_ref": "p", "kind": "charge", "amount": 4, "currency": "EUR", "at": 1' + "0" * 400 + "}", "at"),
         ('{"payment_ref": "p", "kind": "charge", "amount": 4, "currency": "EUR", "at": NaN}', "at"),
+        ('{"payment_ref": "p", "kind": "charge", "amount": true, "currency": "EUR"}', "amount"),
+        ('{"payment_ref": "p", "kind": "charge", "amount": -1000000000000001, "currency": "EUR"}', "amount"),
     ],
 )
 def test_what_is_no_line_of_json_is_named(line: str, why: str) -> None:

@@ -66,6 +66,7 @@ def test_secrets_may_be_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         (tmp_path / f"SECKILL_{name}").symlink_to(f"..data/SECKILL_{name}")
     (tmp_path / "SECKILL_ADMIN_TOKN").write_text("x")
     monkeypatch.setenv("SECKILL_SECRETS_DIR", str(tmp_path))
+    (tmp_path / ".env").write_text("SECKILL_SECRETS_DIR=/nowhere\n")
     monkeypatch.setenv("SECKILL_LOCK", "etcd://of-the-environment")
     settings = load()
     assert settings.operators == {"operator": "from-a-file"}
@@ -177,6 +178,9 @@ def test_each_wrong_value_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+GOOD = "whsec_" + base64.b64encode(b"a secret of 24 bytes, ok").decode()
+TOGETHER = "SECKILL_WEBHOOK_URL and SECKILL_WEBHOOK_SECRET go together"
+OWN = "SECKILL_ADMIN_TOKENS: each operator has a name and a token that no other has"
 NO_LOCK, REDLOCK = {"SECKILL_LOCK": "none://"}, {"SECKILL_LOCK": "redlock://a,b,c"}
 IN_MYSQL, FALLBACK = {"SECKILL_STORE": MYSQL}, {"SECKILL_LOCK_FALLBACK": "true"}
 
@@ -218,6 +222,18 @@ IN_MYSQL, FALLBACK = {"SECKILL_STORE": MYSQL}, {"SECKILL_LOCK_FALLBACK": "true"}
             {"SECKILL_SALE_STARTS_AT": "2026-11-11T20:00:00Z", "SECKILL_SALE_ENDS_AT": "2026-11-11T20:00:00+00:00"},
             "SECKILL_SALE_ENDS_AT must be later than SECKILL_SALE_STARTS_AT",
         ),
+        ({"SECKILL_HOLD_S": "901"}, "SECKILL_PAY_S must not be shorter than SECKILL_HOLD_S"),
+        ({"SECKILL_OPERATOR_PORT": "8080"}, "SECKILL_OPERATOR_PORT must not be SECKILL_PORT"),
+        ({"SECKILL_WEBHOOK_URL": "https://shop.example/in"}, TOGETHER),
+        ({"SECKILL_WEBHOOK_SECRET": GOOD}, TOGETHER),
+        (
+            {"SECKILL_HOLDS_FROM": "shop", "SECKILL_PAY_URL": "https://shop.example/pay"},
+            "SECKILL_HOLDS_FROM=shop: with SECKILL_PAY_URL the page holds for buyers; leave one out",
+        ),
+        ({"SECKILL_ADMIN_TOKENS": "ann:of-somebody,bob:of-somebody"}, OWN),
+        ({"SECKILL_ADMIN_TOKENS": "ann:of-somebody,ann:of-another"}, OWN),
+        ({"SECKILL_ADMIN_TOKEN": "of-somebody", "SECKILL_ADMIN_TOKENS": "ann:of-somebody"}, OWN),
+        ({"SECKILL_ADMIN_TOKEN": "of-somebody", "SECKILL_ADMIN_TOKENS": "operator:of-another"}, OWN),
     ],
 )
 def test_what_does_not_go_together_is_said(
@@ -225,6 +241,37 @@ def test_what_does_not_go_together_is_said(
 ) -> None:
     """The error names both of two contradictory settings, in one line."""
     assert refusal(monkeypatch, variables) == said
+
+
+def test_what_goes_together_is_taken() -> None:
+    """Windows of the same length; a secret of webhooks that signs refunds alone; several operators."""
+    assert load(hold_s=900).pay_s == 900
+    assert load(webhook_secret=GOOD, refunds="https://shop.example/refunds").webhook_url is None
+    operators = {"operator": "of-somebody", "ann": "of-another", "bob": "of-others:too"}
+    assert load(admin_token="of-somebody", admin_tokens="ann:of-another,bob:of-others:too").operators == operators
+    assert load(provider_secrets="a:1 b:2 a:3:4", payments_secret=GOOD).callback_secrets == {
+        "webhook": [GOOD],
+        "a": ["1", "3:4"],
+        "b": ["2"],
+    }
+    assert load(instance="own", port=1).instance_on_port == load(instance="own").instance_name == "own"
+    assert load(port=8099).instance_on_port.endswith(":8099")
+
+
+@pytest.mark.parametrize(
+    ("settings", "only"),
+    [
+        ({}, False),
+        ({"shop_token": "of-the-shop"}, True),
+        ({"shop_token": "of-the-shop", "buyer_key": "k" * 32}, False),
+        ({"shop_token": "of-the-shop", "pay_url": "https://shop.example/pay"}, False),
+        ({"shop_token": "of-the-shop", "holds_from": "anybody"}, False),
+        ({"holds_from": "shop"}, True),
+    ],
+)
+def test_who_may_hold(settings: dict[str, str], only: bool) -> None:
+    """The shop alone, if it has a token, and nobody else could hold: neither signed buyers nor its page."""
+    assert load(**settings).only_shop_holds is only
 
 
 @pytest.mark.parametrize("guard", [Guard.VERSION, Guard.TIMESTAMP])
@@ -287,7 +334,10 @@ def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 # -- secrets ---------------------------------------------------------------------------------------------------------
 
-GOOD = "whsec_" + base64.b64encode(b"a secret of 24 bytes, ok").decode()
+NAMED = (
+    "entry {} is not a name, a colon, and a token of 8 visible ASCII characters or more (a name: letters, digits, '.', "
+    "'_' and '-', 32 at most)"
+)
 SIGNING = "a secret is whsec_ and 24 random bytes or more in base64"
 API_KEY = "this is an API key; the signing secret begins with whsec_"
 AN_ADDRESS = "no address has a blank or an invisible character in it"
@@ -324,6 +374,11 @@ def test_a_secret_with_a_line_break_behind_it(monkeypatch: pytest.MonkeyPatch) -
         ("SHOP_TOKEN", "other-token rk_test_s3cret", "secret 2 of 2: this is an API key; make a token of its own"),
         ("SHOP_TOKEN", '"long-enough"', "it is in quotes, which count here: leave them out"),
         ("PAYMENTS_SECRET", f"'{GOOD}'", "it is in quotes, which count here: leave them out"),
+        ("ADMIN_TOKENS", "s3cret-token", NAMED.format(1)),
+        ("ADMIN_TOKENS", "ann:s3cret", NAMED.format(1)),
+        ("ADMIN_TOKENS", ":s3cret-token", NAMED.format(1)),
+        ("ADMIN_TOKENS", "ann:s3cret-token,", NAMED.format(2)),
+        ("ADMIN_TOKENS", "a nn:s3cret-token", NAMED.format(1)),
         ("PROVIDER_SECRETS", "mine:s3cret s3cret", "entry 2 is not a provider's name, a colon, and its secret"),
         ("PROVIDER_SECRETS", "mine:", "entry 1 is not a provider's name, a colon, and its secret"),
         ("REFUNDS", "https://shop.example/re funds", AN_ADDRESS),

@@ -139,8 +139,9 @@ def test_a_refund_is_of_the_order_that_asked_for_it() -> None:
 def test_a_failure_is_of_the_order_whose_refund_it_was() -> None:
     """By its id it is found in its order alone, and owed there."""
     joint = Joint(IDS)
-    joint.owe("lamp", 500)
-    joint.ask("lamp", told=False)
+    for sku in ("lamp", "chair"):
+        joint.owe(sku, 500)
+        joint.ask(sku, told=False)
     joint.bank.bounce(0)
     while joint.bank.notices:
         joint.hear(0, again=False)
@@ -162,6 +163,7 @@ def test_a_notice_without_an_id_is_heard_once() -> None:
     joint.owe("lamp", 100)
     assert told(joint, Kind.REFUNDED, amount=100) == [100, 0]
     assert told(joint, Kind.REFUNDED, amount=100, message="another") == [100, 100]
+    assert told(joint, Kind.REFUNDED, amount=200) == [300, 100]  # whatever a provider calls its messages
 
 
 def test_what_came_back_is_of_the_orders_that_had_it() -> None:
@@ -179,3 +181,17 @@ def test_a_refund_is_first_what_was_told_in_a_sum() -> None:
     assert told(joint, Kind.REFUNDED, so_far=700) == [500, 200]
     assert told(joint, Kind.REFUNDED, amount=700, refund_id="re_1") == [500, 200]
     assert told(joint, Kind.REFUNDED, amount=300, refund_id="re_2") == [500, 500]
+
+
+def test_an_order_that_is_owed_something_comes_first() -> None:
+    """Also by another amount than what is given back."""
+    joint = Joint(NOTICES)
+    joint.owe("lamp", 300)
+    assert told(joint, Kind.REFUNDED, amount=500) == [0, 500]
+
+
+def test_what_the_bank_took_is_in_no_sum_of_refunds() -> None:
+    """A sum so far is beside a dispute that was lost."""
+    joint = Joint(TOTALS)
+    assert told(joint, Kind.DISPUTE_LOST, amount=300, refund_id="du_1") == [0, 300]
+    assert told(joint, Kind.REFUNDED, so_far=200) == [200, 300]
