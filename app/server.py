@@ -18,7 +18,7 @@ from typing_extensions import override
 from app.errors import ConfigurationError
 from app.main import create_app
 from app.settings import Settings
-from app.web.connection import Connection
+from app.web.connection import ClientConnection
 from app.web.connection_limits import Places
 from app.web.state import State
 
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
     def _sweep(self, connections: Iterable[object], reading_timeout_s: float) -> None:
         now = asyncio.get_running_loop().time()
         for connection in connections:
-            if isinstance(connection, Connection):
+            if isinstance(connection, ClientConnection):
                 connection.sweep(now, request_timeout_s=self._request_timeout_s, reading_timeout_s=reading_timeout_s)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -136,10 +136,10 @@ def prepare(settings: Settings) -> tuple[Server, list[socket.socket]]:
     application = create_app(settings)  # first, as a wrong setting is a better answer than a port that is taken
     ports = [("SECKILL_PORT", settings.port), ("SECKILL_OPERATOR_PORT", settings.operator_port)]
     listeners = [_listen(settings.host, port, name) for name, port in ports if port is not None]
-    Connection.connections_max = min(settings.connections_max, max(1, raise_file_limit() - _OTHER_FILES))
+    ClientConnection.connections_max = min(settings.connections_max, max(1, raise_file_limit() - _OTHER_FILES))
     config = uvicorn.Config(
         application,
-        http=Connection,
+        http=ClientConnection,
         ws="none",
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=settings.proxies,

@@ -20,7 +20,7 @@ _ETCD = DemoLock("etcd")
 _REDIS = DemoStore("redis")
 _UP_LOCK = LockName("etcd")
 
-Mechanism = StrEnum("Mechanism", [(one.name, one) for kind in (protocol, money) for one in kind.Mechanism])  # type: ignore[misc]
+Mechanism = StrEnum("Mechanism", [(one.name, one) for kind in (protocol.Mechanism, money.Safeguard) for one in kind])  # type: ignore[misc]
 
 # Options that `demo` and `up` share, and `torture` in part.
 Units = Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")]
@@ -286,7 +286,7 @@ def cluster(
     if not of_buyers:
         raise typer.BadParameter("two of them", param_hint="--ports")
     raise typer.Exit(
-        story.run(story.Options(hosts, buyers, stock, rate, away_s, (of_buyers, of_operators), ttl_s, keep))
+        story.run(story.StoryOptions(hosts, buyers, stock, rate, away_s, (of_buyers, of_operators), ttl_s, keep))
     )
 
 

@@ -32,7 +32,7 @@ _CONNECT_WITHIN_S: Final = 30  # buyers who are not connected by then miss the r
 _TOKENS_LAST_S: Final = 3600
 
 
-class Crowd:
+class LocustCrowd:
     """The state that the buyers share: the gate of the rendezvous, and their answers."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Crowd:
         self.problems: list[str] = []
 
 
-crowd = Crowd()
+crowd = LocustCrowd()
 
 
 @events.init_command_line_parser.add_listener

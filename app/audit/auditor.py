@@ -33,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
 
 from app.audit.ledger import Audit, Ledger
-from app.audit.record import Record, read_record
+from app.audit.record import AuditRecord, read_record
 from app.errors import EXPECTED, StockBehind, StockError, StockUnavailable, UnknownItem
 from app.forever import end, run_forever
 from app.journals import EVERY_S, EntryMissing, Journals, in_pages, pages
@@ -309,7 +309,7 @@ class _Auditing:
 
     async def _watch(self) -> None:
         """Check each second that no order has gone, and record the last ones."""
-        record, seen, suspects = Record(self._leadership), dict[str, str](), set[str]()
+        record, seen, suspects = AuditRecord(self._leadership), dict[str, str](), set[str]()
         with self._journals.followed() as follower:
             while not self._leadership.lost:
                 suspects |= await follower.moved(0)

@@ -33,7 +33,7 @@ async def read_record(election: "AsyncElection", store: StockStore) -> None:
         _log.warning("the auditor's record is not about this store: %s", odd)
 
 
-class Record:
+class AuditRecord:
     """Writes the marks that have changed. `leadership`: of the auditor that writes."""
 
     def __init__(self, leadership: "AsyncLeadership") -> None:

@@ -29,7 +29,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from app.cashier.provider import Became, Provider, Result, Unanswered, Wish
+from app.cashier.provider import Became, Provider, RefundWish, Result, Unanswered
 from app.errors import EXPECTED
 from app.journals import EntryMissing, Journals, pages
 from app.office import Office, holding
@@ -224,7 +224,7 @@ class _Refunding:
                 order = await self._compared(order, ref)
             except Unanswered as error:
                 if error.result.became is not Became.ACCEPTED:
-                    return self._put_off(Wish(order.id, ref, ref, None, None), error.result)
+                    return self._put_off(RefundWish(order.id, ref, ref, None, None), error.result)
                 continue  # another refund of this payment is under way there: a callback will report it
             payment = order.record.payment(ref)
             for one in filter(_is_to_make, payment.open if payment is not None else ()):
@@ -241,7 +241,8 @@ class _Refunding:
                         waits_s.append(0.0)  # the order has changed meanwhile; else others come first
                     continue
                 currency = one.currency or (payment and payment.currency) or order.record.currency
-                waits_s.append(await self._make(Wish(order.id, one.name, ref, one.amount, currency, order.record.ref)))
+                wish = RefundWish(order.id, one.name, ref, one.amount, currency, order.record.ref)
+                waits_s.append(await self._make(wish))
         return min(waits_s)
 
     async def _compared(self, order: Order, ref: str) -> Order:
@@ -272,7 +273,7 @@ class _Refunding:
         full = len(self._made) >= self._cashier.per_minute
         return max(self._closed_until - now, self._made[0] + _MINUTE_S - now if full else 0.0)
 
-    async def _make(self, wish: Wish) -> float:
+    async def _make(self, wish: RefundWish) -> float:
         """Ask the provider for the refund, and note the result. Returns after how many seconds to ask again."""
         self._made.append(time.monotonic())
         result = await self._cashier.provider.refund(wish)
@@ -298,7 +299,7 @@ class _Refunding:
         self._tries.pop(wish._replace(name=wish.payment_ref).key, None)  # of the look before it
         return 0.0
 
-    def _put_off(self, wish: Wish, result: Result) -> float:
+    def _put_off(self, wish: RefundWish, result: Result) -> float:
         tries = self._tries[wish.key] = self._tries.get(wish.key, 0) + 1
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries - 1, 30))
         about = wish.payment_ref, wish.order.name, result.why, wait_s

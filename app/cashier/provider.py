@@ -7,7 +7,7 @@ from app.orders import OrderId
 from app.payments import Report
 
 
-class Wish(NamedTuple):
+class RefundWish(NamedTuple):
     """A refund to make. The buyer is not in it: a provider knows its payers."""
 
     order: OrderId
@@ -58,7 +58,7 @@ class Provider(Protocol):
 
     where: str
 
-    async def refund(self, wish: Wish) -> Result:
+    async def refund(self, wish: RefundWish) -> Result:
         """Ask for a refund. Calls with one key are one refund, also if one was cancelled, or its answer was lost.
 
         A provider forgets its keys after a day or so: ask `made` before the first call whether the refund exists.

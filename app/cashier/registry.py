@@ -22,7 +22,7 @@ def connect(
     """
     parts = urlsplit(url)
     if parts.scheme == "stripe":
-        from app.cashier.stripe import Stripe
+        from app.cashier.stripe import StripeRefunds
 
         key, _, host = parts.netloc.rpartition("@") if "@" in parts.netloc else (parts.netloc, "", "")
         if not _KEY.fullmatch(key):
@@ -30,13 +30,13 @@ def connect(
         api = _api(host)
         if key.startswith(_TEST_KEYS) and not test_mode and not (api or "").startswith("http:"):
             raise ConfigurationError("this test key gives back nobody's money; SECKILL_STRIPE_TEST_MODE=true takes it")
-        return Stripe(key, api=api, timeout_s=timeout_s, **of_stripe)
+        return StripeRefunds(key, api=api, timeout_s=timeout_s, **of_stripe)
     if parts.scheme in ("http", "https") and parts.hostname:
-        from app.cashier.shop import Shop
+        from app.cashier.shop import ShopRefunds
 
         if not secrets:
             raise ConfigurationError("a shop that makes its refunds itself needs SECKILL_WEBHOOK_SECRET, too")
-        return Shop(url, secrets, timeout_s=timeout_s)
+        return ShopRefunds(url, secrets, timeout_s=timeout_s)
     raise ConfigurationError("not stripe://KEY, and not an address such as https://shop.example/refunds")
 
 

@@ -5,23 +5,23 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.cashier.provider import Became, Wish
+from app.cashier.provider import Became, RefundWish
 from app.cashier.provider import Result as Refunded
-from app.outbox.endpoint import Endpoint
+from app.outbox.endpoint import ShopEndpoint
 from app.payments import Report
 
 _REFUSALS: Final = (400, 404, 405, 410, 422)
 _NOT_OURS: Final = (401, 403)
 
 
-class Shop:
+class ShopRefunds:
     """The shop's endpoint for refunds. It lives on one event loop; each of the secrets signs."""
 
     def __init__(self, url: str, secrets: Sequence[str], *, timeout_s: float) -> None:
-        self._endpoint = Endpoint(url, secrets, timeout_s=timeout_s, at_once=1)
+        self._endpoint = ShopEndpoint(url, secrets, timeout_s=timeout_s, at_once=1)
         self.where = self._endpoint.where
 
-    async def refund(self, wish: Wish) -> Refunded:
+    async def refund(self, wish: RefundWish) -> Refunded:
         """See `Provider`. The shop answers `{"outcome": "refunded"}`, or any other 2xx and calls back later."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         data: dict[str, Any] = {"order": str(wish.order), "sku": wish.order.sku, "ref": wish.shop_ref}

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from app.cashier.provider import Became, Result, Unanswered, Wish
+from app.cashier.provider import Became, RefundWish, Result, Unanswered
 from app.errors import ConfigurationError, SeckillError
 from app.payments import Kind, Report
 from app.payments.reading import inner, name_of
@@ -40,7 +40,7 @@ class _Http(library.AIOHTTPClient):
             self._handle_request_error(error)
 
 
-class Stripe:
+class StripeRefunds:
     """Gives back payments of Stripe. It lives on one event loop.
 
     `api`: another address of its API; `account`: the connected account that has the payments; `shared`: other products
@@ -55,7 +55,7 @@ class Stripe:
         # No retries of its own: ours come with a pause, and are seen.
         self._client = library.StripeClient(key, http_client=self._http, max_network_retries=0, **how)
 
-    async def refund(self, wish: Wish) -> Result:
+    async def refund(self, wish: RefundWish) -> Result:
         """See `Provider`."""
         about = _about(wish.payment_ref)
         if about is None:

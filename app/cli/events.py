@@ -12,7 +12,7 @@ from app.errors import ConfigurationError, StockError
 from app.journals import EntryMissing, pages, rank
 from app.operator import deliveries
 from app.orders import DEFAULT_SKU, Event, OrderId
-from app.outbox.state import State, Wish
+from app.outbox.state import DeliveryState, Wish
 from app.sale.find import named
 from app.stock import DEFAULT_RECEIVER, StockStore
 from app.wiring import Sale
@@ -84,11 +84,11 @@ async def undelivered(store: StockStore, sku: str) -> dict[str, int]:
     for receiver in await store.receivers([sku]):
         outbox = (await store.outbox([sku], receiver))[sku]
         if not isinstance(outbox, StockError) and outbox.text:
-            found[receiver] = await _behind(store, sku, State.from_text(outbox.text))
+            found[receiver] = await _behind(store, sku, DeliveryState.from_text(outbox.text))
     return found
 
 
-async def _behind(store: StockStore, sku: str, state: State) -> int:
+async def _behind(store: StockStore, sku: str, state: DeliveryState) -> int:
     apart = [place.entry for one in state.parked.values() for place in one.places] + [one.entry for one in state.dead]
     # Dead and parked events behind the cursor are counted there.
     found = sum(rank(entry) <= rank(state.cursor) for entry in apart)
@@ -125,12 +125,12 @@ async def _of_order(store: StockStore, given: str, only: str | None) -> list[dic
     found = []
     for event in await store.history(order.sku, order.number):
         own = {"entry": event.entry, "number": event.number, "kind": str(event.kind), "at": _moment(event.at)}
-        how = {name: _delivery(event, states.get(order.sku, State())) for name, states in to.items()}
+        how = {name: _delivery(event, states.get(order.sku, DeliveryState())) for name, states in to.items()}
         found.append(own | how | {"facts": dict(event.facts)})
     return found
 
 
-def _delivery(event: Event, state: State) -> str:
+def _delivery(event: Event, state: DeliveryState) -> str:
     if any(event.entry == place.entry for one in state.parked.values() for place in one.places):
         return "parked"
     if any(event.entry == dead.entry for dead in state.dead):

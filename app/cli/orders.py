@@ -14,7 +14,7 @@ from app.orders import DEFAULT_SKU, Answer, Event, Order, OrderId, OrderState, R
 from app.orders.account import Sums, add_up
 
 if TYPE_CHECKING:
-    from app.sale import Found, Wanted, WantedState
+    from app.sale import FoundOrders, Wanted, WantedState
     from app.sale.export import Format
     from app.wiring import Sale
 
@@ -58,11 +58,11 @@ def orders_list(
     as_json: Json = False,
 ) -> None:
     """List the orders of an item, or of all: one item after the other, oldest first."""
-    from app.sale import Found, Wanted
+    from app.sale import FoundOrders, Wanted
 
     wanted = Wanted(_state(state))
 
-    async def look(sale: "Sale") -> "Found":
+    async def look(sale: "Sale") -> "FoundOrders":
         found, unread = list[Order](), list[str]()
         on = after
         while True:
@@ -73,7 +73,7 @@ def orders_list(
             found, on = found + page.orders, page.next
             unread += page.unread
             if on is None or len(found) == limit:
-                return Found(found, on, page.looked, page.until, unread)
+                return FoundOrders(found, on, page.looked, page.until, unread)
 
     page = with_sale(look)
     _print(page.orders, as_json)

@@ -11,7 +11,7 @@ from app import money
 from app.cli import tables
 from app.cli.common import with_sale
 from app.cli.progress import progress
-from app.operator.report import Report, Sums
+from app.operator.report import OrderSums, Report
 from app.wiring import Sale
 
 _WIDEST: Final = 1000
@@ -70,7 +70,7 @@ def _table(of: str, *, line: bool) -> Table:
     return Table(Column(of, overflow="fold", min_width=_DAY_WIDTH), *columns, box=None, padding=(0, 1, 0, 0))
 
 
-def _row(name: str, sums: Sums, *, line: bool) -> list[str]:
+def _row(name: str, sums: OrderSums, *, line: bool) -> list[str]:
     """A row. Counts are orders, except the units to ship, and those of them from the `line`; a currency has a line."""
     told = sums.told
     rate = "" if sums.conversion is None else f"{sums.conversion * 100:.0f}"

@@ -28,7 +28,7 @@ class GrantRecord:
 
 
 @dataclass(slots=True)
-class Event:
+class Unusual:
     """Something unusual. `number` grows; `times`: the number of repetitions around `at` (seconds since 1970)."""
 
     number: int
@@ -43,7 +43,7 @@ class Journal(Observer):
 
     def __init__(self) -> None:
         self.grants: deque[GrantRecord] = deque(maxlen=_GRANTS)  # those that are over
-        self.events: deque[Event] = deque(maxlen=_EVENTS)
+        self.events: deque[Unusual] = deque(maxlen=_EVENTS)
         self.units = self.served = 0  # sold, and buyers who had an answer, since the start
         self._held: dict[str, GrantRecord] = {}
         self._noted = 0
@@ -70,7 +70,7 @@ class Journal(Observer):
             last.times += 1
             return
         self._noted += 1
-        self.events.append(Event(self._noted, now, kind, facts))
+        self.events.append(Unusual(self._noted, now, kind, facts))
 
     @override
     def granted(self, lock: str, token: int, waited_s: float) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.dashboard.journal import Event, GrantRecord
+from app.dashboard.journal import GrantRecord, Unusual
 from app.stock import Level
 from fencelock import Contender, Guarantees
 
@@ -15,7 +15,7 @@ _SAME_S: Final = 3.0  # two instances in use see the same event
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class InstanceReport:
     """The report of an instance about itself.
 
     Counts are those since its start.
@@ -28,7 +28,7 @@ class Report:
     mode: str
     held: list[GrantRecord]  # the grants that it has
     grants: list[GrantRecord]  # the latest grants that it had
-    events: list[Event]
+    events: list[Unusual]
     pausing: bool  # its next write will be delayed
     paused_s: float  # for how many seconds more its write is delayed
     lacks: list[str] = field(default_factory=list)  # dependencies that are not available, as `/readyz` names them
@@ -41,7 +41,7 @@ class Report:
 class InstanceState:
     """A report, and how many seconds ago it came."""
 
-    report: Report
+    report: InstanceReport
     silent_s: float
 
     @property
@@ -68,7 +68,7 @@ class InstanceEvent:
     """An event, and the instance where it happened."""
 
     instance: str
-    event: Event
+    event: Unusual
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ItemHistory:
     """The last two minutes of an item, as one instance knows them, the oldest first."""
 
     samples: list[Sample]

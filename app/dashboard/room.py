@@ -21,16 +21,16 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 from app.dashboard.journal import GrantRecord, Journal
 from app.dashboard.picture import (
     SILENT_S,
-    History,
+    InstanceReport,
     InstanceState,
+    ItemHistory,
     PastGrant,
     Picture,
-    Report,
     Sample,
     last_events,
     past_grants,
 )
-from app.dashboard.watch import Watch
+from app.dashboard.watch import DashboardWatch
 from app.errors import EXPECTED, UnknownItem
 from app.forever import end, run_forever
 from app.operator import Readiness
@@ -56,7 +56,7 @@ _GRANTS_TOLD: Final = 12  # at the least
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RoomTask:
     """A task for instances, by their names, with a number, such as the number of buyers to send."""
 
     what: str
@@ -66,8 +66,8 @@ class Command:
     over_s: FiniteFloat = 0.0
 
 
-_reports: Final = TypeAdapter(Report)
-_commands: Final = TypeAdapter(Command)
+_reports: Final = TypeAdapter(InstanceReport)
+_commands: Final = TypeAdapter(RoomTask)
 _REPORT: Final = "report/"
 _COMMAND: Final = "command/"
 _LOOK: Final = "look/"
@@ -110,7 +110,7 @@ class ControlRoom:
         self._lacks = lacks
         self._port = port
         self._lacking: list[str] = []
-        self._watch = Watch(journal)
+        self._watch = DashboardWatch(journal)
         self._samples: dict[str, deque[Sample]] = {DEFAULT_SKU: deque()}  # samples of the items that were viewed last
         self._past: dict[str, dict[tuple[str, int, float], PastGrant]] = {}  # by lock: the grants that were seen
         self._number = 0
@@ -121,7 +121,7 @@ class ControlRoom:
         self._withdrawn: set[str] = set()  # commands that may be on the board although the store reported an error
         self._looked_at = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
-        self.obeys: dict[str, Callable[[Command, float], Coroutine[Any, Any, None]]] = {}  # by what is to be done
+        self.obeys: dict[str, Callable[[RoomTask, float], Coroutine[Any, Any, None]]] = {}  # by what is to be done
         self.pausing = 0
         self.paused_until = 0.0
         self._knows = asyncio.Event()  # tells which instances are alive
@@ -189,10 +189,10 @@ class ControlRoom:
             events=last_events([*(one for one in instances if one.report.instance != self._instance), self._self()]),
         )
 
-    def history(self, sku: str) -> History:
+    def history(self, sku: str) -> ItemHistory:
         """The last two minutes as far as they are known, for a new viewer."""
         seen = self._past.get(self._shop.lock_name(sku), {})
-        return History(list(self._samples.get(sku, [])), sorted(seen.values(), key=lambda past: past.grant.at))
+        return ItemHistory(list(self._samples.get(sku, [])), sorted(seen.values(), key=lambda past: past.grant.at))
 
     def _instances(self) -> list[InstanceState]:
         now = asyncio.get_running_loop().time()
@@ -253,7 +253,7 @@ class ControlRoom:
 
         Raises the store's errors; then the task is withdrawn, and an instance that reads it late does not obey.
         """
-        command = Command(what, sku, each, time.time(), over_s)
+        command = RoomTask(what, sku, each, time.time(), over_s)
         name = _COMMAND + secrets.token_hex(8)
         self._said.add(name)
         try:
@@ -313,11 +313,11 @@ class ControlRoom:
             else:  # the command was late, and withdrawn; or the store came back older
                 _log.warning("a command came %.1f s late (or clocks are apart), and was not obeyed", late_s)
 
-    def _report(self) -> Report:
+    def _report(self) -> InstanceReport:
         now, journal, looked_at = asyncio.get_running_loop().time(), self._journal, self._looked_lately()
         self._looked_since = min(self._looked_since, now) if looked_at else math.inf
         new = now - self._looked_since < _TOLD_WHOLE_S
-        return Report(
+        return InstanceReport(
             instance=self._instance,
             number=self._number,
             units=journal.units,
@@ -343,7 +343,7 @@ class ControlRoom:
         looks = [notice.since for name, notice in self._board.items() if name.startswith(_LOOK)]
         return asyncio.get_running_loop().time() - max([self._looked_at, *looks]) < SILENT_S
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: RoomTask) -> None:
         number, act = command.each.get(self._instance), self.obeys.get(command.what)
         if number is not None and act is not None:  # else a command is of a rehearsal elsewhere: here it is unknown
             self._do(act(command, number), command.what)

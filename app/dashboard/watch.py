@@ -17,7 +17,7 @@ def _keep_the_last(known: "dict[_Key, Any]") -> None:
         del known[next(iter(known))]
 
 
-class Watch:
+class DashboardWatch:
     """Compares the state with the one before, and notes the changes."""
 
     def __init__(self, journal: Journal) -> None:

@@ -8,8 +8,8 @@ from app import moments
 from app.errors import ConfigurationError, StockCorrupt, StockError
 from app.journals import in_pages
 from app.orders import OrderId
-from app.outbox.state import State, Wish
-from app.stock import Note, StockStore
+from app.outbox.state import DeliveryState, Wish
+from app.stock import LogNote, StockStore
 
 
 class Undelivered(NamedTuple):
@@ -41,14 +41,14 @@ async def receivers(
     return list(found) if only is None else [only]
 
 
-async def states(store: StockStore, skus: Sequence[str], receiver: str) -> dict[str, State]:
+async def states(store: StockStore, skus: Sequence[str], receiver: str) -> dict[str, DeliveryState]:
     """The readable notes of a receiver's sender, by item."""
     found = {}
     for some in in_pages(skus):
         for sku, outbox in (await store.outbox(some, receiver)).items():
             if not isinstance(outbox, StockError) and outbox.text:
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # a note that we can't read hides no other
-                    found[sku] = State.from_text(outbox.text)
+                    found[sku] = DeliveryState.from_text(outbox.text)
     return found
 
 
@@ -94,7 +94,7 @@ async def replay(store: StockStore, skus: Sequence[str], wish: Wish, to: Sequenc
         asked |= {sku: [*asked.get(sku, ()), receiver] for sku in some}
     for sku, names in asked.items():
         about = {} if wish.orders is None else {"order": OrderId(sku, ", ".join(wish.orders)).name}
-        await store.note(sku, Note(by, "replay", about, about | {"events": what}))
+        await store.note(sku, LogNote(by, "replay", about, about | {"events": what}))
         for receiver in names:
             try:
                 await wish.ask(store, sku, receiver)

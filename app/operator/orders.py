@@ -23,7 +23,7 @@ from app.orders import (
 )
 from app.orders.commands import AnyOutcome
 from app.orders.refunds import meant
-from app.sale.find import EVERYTHING, Found, Wanted, find, is_newest, named, newest, pages, refuse_gaps, whole
+from app.sale.find import EVERYTHING, FoundOrders, Wanted, find, is_newest, named, newest, pages, refuse_gaps, whole
 from app.sale.shop import Shop
 from app.stock import Fence, StockStore
 from fencelock import AsyncLocks
@@ -42,7 +42,7 @@ class OrderAdmin:
 
     async def find(
         self, sku: str | None, wanted: Wanted, *, after: str | None = None, limit: int = 100, newest_first: bool = False
-    ) -> Found:
+    ) -> FoundOrders:
         """Find orders of an item, or of all. Raises `ValueError` if `after` is no order of these, and `UnknownItem`.
 
         `newest_first`: if there are not too many; else item by item, oldest first.
@@ -52,7 +52,7 @@ class OrderAdmin:
         found = await newest(self._store, skus, wanted, after=after, limit=limit) if whole else None
         return found or await find(self._store, skus, wanted, after=after, limit=limit)
 
-    async def pages(self, sku: str | None, wanted: Wanted) -> AsyncIterator[Found]:
+    async def pages(self, sku: str | None, wanted: Wanted) -> AsyncIterator[FoundOrders]:
         """All orders of an item, or of all items, that are wanted, page by page. Raises `UnknownItem`."""
         async for page in pages(self._store, await self.named(sku), wanted):
             yield page

@@ -25,7 +25,7 @@ COLUMNS: Final = (
 
 
 @dataclass(slots=True)
-class Sums:
+class OrderSums:
     """The sums of some orders: orders and units by state, and their payments by currency ("": of none)."""
 
     orders: Counter[OrderState] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class Sums:
         self.left_line += order.state is OrderState.CANCELLED and not order.record.due_ms
         account.add_up(self.money, order.record.sums.values())
 
-    def merge(self, other: "Sums") -> None:
+    def merge(self, other: "OrderSums") -> None:
         """Add the sums of others."""
         self.orders.update(other.orders)
         self.units.update(other.units)
@@ -101,40 +101,40 @@ class Report:
         self._since = since.timestamp() if since else 0.0
         self._zone = zone or (since.tzinfo if since else UTC)
         self._at = time.time()
-        self._sums: dict[tuple[str, str], Sums] = {}  # by item and day
+        self._sums: dict[tuple[str, str], OrderSums] = {}  # by item and day
 
     def add(self, order: Order) -> None:
         """Add an order."""
         if order.sold_at >= self._since:
             day = datetime.fromtimestamp(order.sold_at, self._zone).date().isoformat()
             if self._sku in (None, order.sku):
-                self._sums.setdefault((order.sku, day), Sums()).add(order)
+                self._sums.setdefault((order.sku, day), OrderSums()).add(order)
             for line in order.record.lines:  # its order and its money are the first item's
                 if self._sku in (None, line.sku):
-                    self._sums.setdefault((line.sku, day), Sums()).units[order.state] += line.quantity
+                    self._sums.setdefault((line.sku, day), OrderSums()).units[order.state] += line.quantity
 
     @property
-    def total(self) -> Sums:
+    def total(self) -> OrderSums:
         """The sums of all orders."""
-        found = Sums()
+        found = OrderSums()
         for sums in self._sums.values():
             found.merge(sums)
         return found
 
     @property
-    def items(self) -> dict[str, Sums]:
+    def items(self) -> dict[str, OrderSums]:
         """The sums of each item that has orders, by its name."""
         return self._by(0)
 
     @property
-    def days(self) -> dict[str, Sums]:
+    def days(self) -> dict[str, OrderSums]:
         """The sums of each day on which orders began, oldest first."""
         return self._by(1)
 
-    def _by(self, part: int) -> dict[str, Sums]:
-        found: dict[str, Sums] = {}
+    def _by(self, part: int) -> dict[str, OrderSums]:
+        found: dict[str, OrderSums] = {}
         for key, sums in sorted(self._sums.items(), key=lambda one: one[0][part]):
-            found.setdefault(key[part], Sums()).merge(sums)
+            found.setdefault(key[part], OrderSums()).merge(sums)
         return found
 
     @property
@@ -160,7 +160,7 @@ class Report:
         return text.getvalue()
 
 
-def _rows(sums: Sums) -> Iterator[list[Any]]:
+def _rows(sums: OrderSums) -> Iterator[list[Any]]:
     told = sums.told
     counts = [told[name] for name in _COUNTS] + [*told["orders"].values(), *told["units"].values()]
     for currency, sums_of in (told["money"] or {"": dict.fromkeys(_MONEY, 0)}).items():

@@ -121,7 +121,7 @@ class ExpiryOutcome(StrEnum):
     MORE = "more"
 
 
-class Notice(StrEnum):
+class NoticeOutcome(StrEnum):
     """The outcome of a notice that asks for nothing."""
 
     IGNORED = "ignored"
@@ -137,7 +137,7 @@ AnyOutcome: TypeAlias = (
     | RequestOutcome
     | IncidentOutcome
     | ExpiryOutcome
-    | Notice
+    | NoticeOutcome
 )
 
 

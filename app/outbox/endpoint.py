@@ -30,7 +30,7 @@ class Result(NamedTuple):
     body: bytes = b""
 
 
-class Endpoint:
+class ShopEndpoint:
     """An address of the shop's. It lives on one event loop. Raises `ConfigurationError` for a URL that is none.
 
     `secrets`: each signs every request, as the receiver may know only one of them. `at_once`: requests. `where`: its

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from app.journals import rank
 from app.orders import Event
-from app.outbox.state import Parked, Place, State
+from app.outbox.state import DeliveryState, Parked, Place
 from app.stock import Outbox
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Feed:
 
     sku: str
     outbox: Outbox
-    state: State
+    state: DeliveryState
     read_to: str
     last: str = ""  # its end, as far as we know
     window: deque[Slot] = field(default_factory=deque)
@@ -61,10 +61,10 @@ class Feed:
     def of(cls, sku: str, outbox: Outbox, kinds: frozenset[str] | None = None) -> "Feed":
         """The feed of an item, from where the sender has come. `kinds`: the kinds of events to send; None: all."""
         try:
-            state = State.from_text(outbox.text)
+            state = DeliveryState.from_text(outbox.text)
         except (ValueError, KeyError, TypeError):
             _log.error("what the sender has noted of %s is not ours; its events are sent from the first one", sku)
-            state = State()
+            state = DeliveryState()
         state.kinds = kinds
         return cls(sku, outbox, state, state.cursor)
 

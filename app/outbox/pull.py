@@ -26,7 +26,7 @@ _PAGE: Final = 100
 _SALE: Final = re.compile("[0-9]{0,20}")
 
 
-class Place(NamedTuple):
+class PullPlace(NamedTuple):
     """A place in the journal of an item's sale: behind that entry."""
 
     sale: str
@@ -60,7 +60,7 @@ class Pull:
         """
         return await self._journals.pace.counted(self._read(skus, _parsed(after), limit, again))
 
-    async def _read(self, skus: Sequence[str], places: dict[str, Place], limit: int, again: bool) -> Pulled:
+    async def _read(self, skus: Sequence[str], places: dict[str, PullPlace], limit: int, again: bool) -> Pulled:
         there, unread = _read_of(await (self._journals.current(skus) if again else self._journals.now(skus)))
         if any(_is_ahead(place, there.get(sku)) for sku, place in places.items()):  # or our look is older
             there, unread = _read_of(await self._journals.now(skus))
@@ -96,7 +96,7 @@ class Pull:
                     continue
                 left -= len(some)
                 if some:
-                    places[sku] = Place(there[sku].sale, some[-1].entry)
+                    places[sku] = PullPlace(there[sku].sale, some[-1].entry)
                 if len(some) < share:
                     behind.remove(sku)
                 await self._journals.pace.rest()
@@ -124,13 +124,13 @@ def _read_of(levels: Levels) -> tuple[dict[str, Level], list[str]]:
     return there, unread
 
 
-def _is_ahead(place: Place, level: Level | None) -> bool:
+def _is_ahead(place: PullPlace, level: Level | None) -> bool:
     """Whether an item's journal ends before a place, or its sale is one before that of the place."""
     at = _number(place.sale), rank(place.entry)
     return level is not None and at > (_number(level.sale), rank(level.last_entry or ""))
 
 
-def _ahead(skus: Sequence[str], places: Mapping[str, Place]) -> CursorAhead:
+def _ahead(skus: Sequence[str], places: Mapping[str, PullPlace]) -> CursorAhead:
     others = {sku: place for sku, place in places.items() if sku not in skus}
     said = (
         f"the store has come back older than it was, and lacks events of {', '.join(skus)} that are before the cursor: "
@@ -144,19 +144,19 @@ def _number(sale: str) -> int:
     return int(sale) if sale.isdecimal() else 0
 
 
-def _text(places: Mapping[str, Place]) -> str:
+def _text(places: Mapping[str, PullPlace]) -> str:
     packed = zlib.compress(json.dumps(places, sort_keys=True, separators=(",", ":")).encode())
     return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
-def _parsed(text: str) -> dict[str, Place]:
+def _parsed(text: str) -> dict[str, PullPlace]:
     if not text:
         return {}
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         unpacking = zlib.decompressobj()
         unpacked = unpacking.decompress(packed, _CURSOR_BYTES_MAX)
-        found = {sku: Place(*place) for sku, place in json.loads(unpacked).items()}
+        found = {sku: PullPlace(*place) for sku, place in json.loads(unpacked).items()}
         for place in found.values():
             rank(place.entry)
         if (

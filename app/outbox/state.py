@@ -52,7 +52,7 @@ class Dead(NamedTuple):
 
 
 @dataclass(slots=True)
-class State:
+class DeliveryState:
     """A receiver's progress in an item: events up to the cursor were delivered, or are parked or dead."""
 
     cursor: str = ""  # an entry; "": none yet
@@ -106,7 +106,7 @@ class State:
         return json.dumps({**own, "parked": [asdict(one) for one in self.parked.values()]}, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> "State":
+    def from_text(cls, text: str) -> "DeliveryState":
         """Parse the text of `to_text`. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
         if not text:
             return cls()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.errors import ConfigurationError
-from app.outbox.endpoint import Endpoint, Result
+from app.outbox.endpoint import Result, ShopEndpoint
 from app.outbox.message import Message
 from app.outbox.receiver import Receiver
 
@@ -12,14 +12,14 @@ class Webhook:
     """A receiver's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL that is none.
 
     `where`: the receiver, for logs and people;
-    `batch`: events of a request at most; with more than 1 all of them come as batches. The rest: see `Endpoint`.
+    `batch`: events of a request at most; with more than 1 all of them come as batches. The rest: see `ShopEndpoint`.
     """
 
     def __init__(
         self, receiver: Receiver, secrets: Sequence[str], *, timeout_s: float, at_once: int, batch: int = 1
     ) -> None:
         try:
-            self._endpoint = Endpoint(receiver.url, secrets, timeout_s=timeout_s, at_once=at_once)
+            self._endpoint = ShopEndpoint(receiver.url, secrets, timeout_s=timeout_s, at_once=at_once)
         except ConfigurationError as error:
             raise ConfigurationError(f"the receiver {receiver.name}: {error}" if receiver.suffix else error) from None
         self.receiver = receiver

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 from typing_extensions import override
 
 from app.orders import CURRENCY_PATTERN
-from app.payments.reading import Head, ensure_signed
+from app.payments.reading import NoticeHead, ensure_signed
 from app.payments.report import Amount, Kind, Reader, Report
 
 _FAMILY: Final = "payment."
@@ -86,7 +86,7 @@ class StandardWebhooks(Reader):
             own.verify(body, dict(headers), json_parse=False)
 
         ensure_signed(self._verifiers, verify, standardwebhooks.WebhookVerificationError)
-        if Head.model_validate_json(body).type not in _TYPES:
+        if NoticeHead.model_validate_json(body).type not in _TYPES:
             return None
         said = Callback.model_validate_json(body)
         kind = Kind(said.type.removeprefix(_FAMILY))

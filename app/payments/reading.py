@@ -10,7 +10,7 @@ from app.errors import NotSigned
 Secret = TypeVar("Secret")
 
 
-class Head(BaseModel):
+class NoticeHead(BaseModel):
     """The part that every notice in JSON has."""
 
     type: str

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.orders import CURRENCY_PATTERN
-from app.payments.units import Units
+from app.payments.units import MinorUnits
 
 Amount = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 
@@ -60,7 +60,7 @@ class Reader(ABC):
     """
 
     taken: ClassVar[str | None] = None
-    units: ClassVar[Units | None] = None
+    units: ClassVar[MinorUnits | None] = None
     other_names: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod

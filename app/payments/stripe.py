@@ -8,14 +8,14 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from app.errors import ConfigurationError, NotSigned
-from app.payments.reading import Head, ensure_signed, inner, missing
+from app.payments.reading import NoticeHead, ensure_signed, inner, missing
 from app.payments.report import Kind, Reader, Report
 from app.payments.stripe_objects import report_of
 from app.payments.units import STRIPE
 
 _EVENTS: Final = {
-    Kind.SUCCEEDED: "checkout.session.completed checkout.session.async_payment_succeeded payment_intent.succeeded "
-    "charge.succeeded charge.captured",
+    Kind.SUCCEEDED: "checkout.session.completed checkout.session.async_payment_succeeded "
+    "payment_intent.succeeded charge.succeeded charge.captured",
     Kind.FAILED: "checkout.session.async_payment_failed payment_intent.payment_failed",
     Kind.CANCELED: "checkout.session.expired payment_intent.canceled",
     Kind.REFUNDED: "charge.refunded refund.created refund.updated refund.failed charge.refund.updated",
@@ -64,7 +64,7 @@ class Stripe(Reader):
                 raise self._stripe.SignatureVerificationError("Timestamp is in the future", signed)
 
         ensure_signed(self._secrets, verify, self._stripe.SignatureVerificationError)
-        kind = _KINDS.get(Head.model_validate_json(body).type)
+        kind = _KINDS.get(NoticeHead.model_validate_json(body).type)
         if kind is None:
             return None
         event = _Event.model_validate_json(body)

@@ -8,7 +8,7 @@ from app import money
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class MinorUnits:
     """The minor units of a provider. `decimals`: the currencies by their number of decimals; all others have two.
 
     `steps`: by the number of decimals, the number of which an amount must be a multiple; `unknown`: currencies that it
@@ -50,4 +50,4 @@ class Units:
 
 
 _OF_STRIPE: Final = {0: "BIF CLP DJF GNF JPY KMF KRW MGA PYG RWF VND VUV XAF XOF XPF", 3: "BHD JOD KWD OMR TND"}
-STRIPE: Final = Units("Stripe", _OF_STRIPE, steps={3: 10}, unknown="CLF IQD LYD UYI UYW")
+STRIPE: Final = MinorUnits("Stripe", _OF_STRIPE, steps={3: 10}, unknown="CLF IQD LYD UYI UYW")

@@ -68,7 +68,7 @@ def _names(order: Order) -> list[str]:
     return [one.casefold() for one in known if one]
 
 
-class Found(NamedTuple):
+class FoundOrders(NamedTuple):
     """The orders that were found, oldest first; with a text, exact matches first."""
 
     orders: list[Order]
@@ -112,7 +112,7 @@ async def find(
     after: str | None = None,
     limit: int = 100,
     look_max: int = LOOK_MAX,
-) -> Found:
+) -> FoundOrders:
     """Find orders, item by item, up to `limit` or until `look_max` were looked at.
 
     An item that can't be read hides no orders of other items: it is named. A search in one item raises the error.
@@ -121,11 +121,11 @@ async def find(
     if wanted.number is not None:
         one = await whole(store, await named(store, wanted.number))  # which names its item
         found = [one] if one and _is_at(one, skus) and wanted.has(one) else []
-        return Found(found, None, len(found), found[0].sold_at if found else None)
+        return FoundOrders(found, None, len(found), found[0].sold_at if found else None)
     if wanted.text is not None and after is None:
         known = [one for one in await _known_by(store, skus, wanted.text) if wanted._replace(text=None).has(one)]
         if known:
-            return Found(known, None, len(known), known[-1].sold_at)
+            return FoundOrders(known, None, len(known), known[-1].sold_at)
     begin = OrderId("", "") if after is None else OrderId.parse_place(after)
     if begin is None or (begin.number and begin.sku not in skus):
         raise ValueError(f"not an order of item{f' {skus[0]!r}' if len(skus) == 1 else 's here'}: {after!r}")
@@ -140,13 +140,13 @@ async def find(
             if len(skus) == 1:
                 raise
             unread.append(sku)
-            page = Found([], None, 0, None)
+            page = FoundOrders([], None, 0, None)
         found, looked, until = found + page.orders, looked + page.looked, page.until or until
         on = page.next or (OrderId(sku, "").name if sku != left[-1] else None)
         # To look at an item costs as much as to look at some orders, even if it has none.
         if on is None or page.next or len(found) == limit or looked + n >= look_max:
-            return Found(_just_first(found, wanted), on, looked, until, unread)
-    return Found(found, None, looked, until, unread)
+            return FoundOrders(_just_first(found, wanted), on, looked, until, unread)
+    return FoundOrders(found, None, looked, until, unread)
 
 
 def _just_first(found: list[Order], wanted: Wanted) -> list[Order]:
@@ -155,7 +155,7 @@ def _just_first(found: list[Order], wanted: Wanted) -> list[Order]:
 
 async def _of_item(
     store: StockStore, sku: str, wanted: Wanted, *, alone: bool, after: str | None, limit: int, look_max: int
-) -> Found:
+) -> FoundOrders:
     """Find orders of an item; `alone`: also those that stand at other items, and have a line here."""
     size = limit if wanted == EVERYTHING else _PAGE
     found: list[Order] = []
@@ -169,15 +169,15 @@ async def _of_item(
                 found.append(order)
                 if len(found) == limit:
                     is_last = one is page[-1] and len(page) < size
-                    return Found(found, None if is_last else OrderId(sku, after).name, looked, until)
+                    return FoundOrders(found, None if is_last else OrderId(sku, after).name, looked, until)
         if len(page) < size:
-            return Found(found, None, looked, until)
-    return Found(found, OrderId(sku, after).name if after else None, looked, until)
+            return FoundOrders(found, None, looked, until)
+    return FoundOrders(found, OrderId(sku, after).name if after else None, looked, until)
 
 
 async def newest(
     store: StockStore, skus: Sequence[str], wanted: Wanted, *, after: str | None = None, limit: int = 100
-) -> Found | None:
+) -> FoundOrders | None:
     """Find orders of several items, newest first; None if there are too many to read all of them for each page.
 
     `after`: a `next` of this function. Raises `ValueError` if the order of that name is there no more.
@@ -199,7 +199,7 @@ async def newest(
     first = 0 if after is None else names.index(after.removeprefix(_NEWEST)) + 1
     shown, more = found[first : first + limit], len(found) > first + limit
     on = _NEWEST + shown[-1].id.name if more else None
-    return Found(shown, on, looked, shown[-1].sold_at if shown else None, unread)
+    return FoundOrders(shown, on, looked, shown[-1].sold_at if shown else None, unread)
 
 
 def is_newest(after: str | None) -> bool:
@@ -207,13 +207,13 @@ def is_newest(after: str | None) -> bool:
     return after is not None and after.startswith(_NEWEST)
 
 
-def refuse_gaps(page: Found) -> None:
+def refuse_gaps(page: FoundOrders) -> None:
     """Raise `StockCorrupt` if orders are missing: a file must not look as if it had them all."""
     if page.unread:
         raise StockCorrupt(f"the orders of {', '.join(page.unread)} can't be read; choose items one by one")
 
 
-async def pages(store: StockStore, skus: Sequence[str], wanted: Wanted) -> AsyncIterator[Found]:
+async def pages(store: StockStore, skus: Sequence[str], wanted: Wanted) -> AsyncIterator[FoundOrders]:
     """Look at all orders of some items, page by page; a page may have none that is wanted."""
     after = None
     while True:

@@ -6,7 +6,7 @@
 
 from app.stock.batch import LAYOUT, Batch, Begun, Fence, Refused, Sold
 from app.stock.level import Level
-from app.stock.log import Change, Note
+from app.stock.log import Change, LogNote
 from app.stock.outbox import DEFAULT_RECEIVER, Outbox
 from app.stock.restock import Restock
 from app.stock.store import StockStore
@@ -19,7 +19,7 @@ __all__ = [
     "Change",
     "Fence",
     "Level",
-    "Note",
+    "LogNote",
     "Outbox",
     "Refused",
     "Restock",

@@ -46,7 +46,7 @@ def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
     return others | amounts | Terms(**terms).written
 
 
-class Note(NamedTuple):
+class LogNote(NamedTuple):
     """A line for the operators' log, without its time and its item."""
 
     by: str
@@ -61,12 +61,12 @@ _OTHERS: Final = "other_currencies"
 _NAMES: Final = {"given_back": "given back", "failed": "failed refunds"}
 
 
-def note_of(sku: str, change: OrderChange) -> Note | None:
+def note_of(sku: str, change: OrderChange) -> LogNote | None:
     """The line for a change of an order, if it is an operator's."""
     by, what = change.own_facts.get("by"), _WORDS.get(change.kind)
     if not by or what is None or " " in by:  # the cashier, and the provider
         return None
-    return Note(by, what, _standing_of(sku, change.before), _standing_of(sku, change.after))
+    return LogNote(by, what, _standing_of(sku, change.before), _standing_of(sku, change.after))
 
 
 def _standing_of(sku: str, record: Record) -> dict[str, Any]:

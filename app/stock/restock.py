@@ -8,7 +8,7 @@ from app.errors import HasOrders, StockNotAsExpected
 from app.orders import NO_TERMS, TERMS, Terms, TermsChange
 from app.stock.batch import LAYOUT
 from app.stock.level import Level, facts
-from app.stock.log import Note
+from app.stock.log import LogNote
 from app.stock.puts import next_generation
 from app.stock.refusals import not_as_expected
 from app.stock.storage import Found, Put, Storage, Value
@@ -93,7 +93,7 @@ def put_of(
         }
     before = Level(sku, *there, None, terms=own, held=head.held)
     was = facts(before) if head.stock is not None else {}
-    put.notes.append(Note(how.get("by", ""), what_is_changed(stock, how), was, facts(level)))
+    put.notes.append(LogNote(how.get("by", ""), what_is_changed(stock, how), was, facts(level)))
     return put, level
 
 

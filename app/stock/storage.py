@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from app.errors import StockCorrupt, StockError, StockUnavailable, UnknownItem
 from app.orders import NO_UNITS, Event, Record, Units
 from app.stock.batch import Fence
-from app.stock.log import Change, Note
+from app.stock.log import Change, LogNote
 
 DUE_MAX: Final = 200  # orders that a batch gives back at most
 LINE_MAX: Final = 100  # orders in line that a batch looks at
@@ -105,7 +105,7 @@ class Put:
     records: dict[str, tuple[str, Record]] = field(default_factory=dict)  # by number, the record as text, and itself
     payments: dict[str, str] = field(default_factory=dict)  # by payment, its order's number
     holders: dict[str, str | None] = field(default_factory=dict)  # by buyer, the number of the last hold; None: ended
-    notes: list[Note] = field(default_factory=list)  # of senders
+    notes: list[LogNote] = field(default_factory=list)  # of senders
     clear: bool = False  # forget all named things of the item, for a new sale
     remove: bool = False  # forget the item, too
     erased: "Erased | None" = None
@@ -243,7 +243,7 @@ class Storage(ABC):
         """Read the log, newest first."""
 
     @abstractmethod
-    async def add_to_log(self, sku: str, note: Note) -> None:
+    async def add_to_log(self, sku: str, note: LogNote) -> None:
         """Write a line of the log."""
 
     @abstractmethod

@@ -26,7 +26,7 @@ from app.orders import ERASED, SKU_PATTERN, Ask, Event, Order, Record, Settled, 
 from app.stock import refusals, restock, values
 from app.stock.batch import LAYOUT, Batch, Fence
 from app.stock.level import Level
-from app.stock.log import Change, Note
+from app.stock.log import Change, LogNote
 from app.stock.outbox import DEFAULT_RECEIVER, Outbox, Slip
 from app.stock.puts import next_generation, numbers_of, put_of, with_lines
 from app.stock.restock import UNITS_MAX, Restock
@@ -405,7 +405,7 @@ class StockStore:
             if not head.generation:
                 put.head["layout"] = LAYOUT
             was = {"generation": str(head.generation)} if head.generation else {}
-            put.notes.append(Note(by, "accept loss", was, {"generation": str(generation)}))
+            put.notes.append(LogNote(by, "accept loss", was, {"generation": str(generation)}))
             return put
 
         await self._change(sku, decide)
@@ -504,7 +504,7 @@ class StockStore:
                 "prepared": None,
             }
             put.head |= {"batch": None, "tag": "", "changes": 0}
-            put.notes.append(Note(by, "remove", {"stock": head.stock}, {}))
+            put.notes.append(LogNote(by, "remove", {"stock": head.stock}, {}))
             return put
 
         await self._change(sku, decide, fence)
@@ -520,7 +520,7 @@ class StockStore:
             put = Put(found, {"source": head.source, "token": head.token, "epoch": head.epoch})
             put.head = {"epoch": head.epoch + 1, "source": None, "token": None, "prepared": None}
             was = {} if head.source is None else {"source": head.source, "token": str(head.token)}
-            put.notes.append(Note(by, "unfence", was, {}))
+            put.notes.append(LogNote(by, "unfence", was, {}))
             return put
 
         await self._change(sku, decide)
@@ -542,7 +542,7 @@ class StockStore:
             self.check(sku)
         return await self.storage.log(sku, limit)
 
-    async def note(self, sku: str, note: Note) -> None:
+    async def note(self, sku: str, note: LogNote) -> None:
         """Write a line of the log about an act that changes no stock, such as events that are sent again."""
         await self.storage.add_to_log(sku, note)
 
@@ -601,7 +601,7 @@ class StockStore:
             put.bought = {ERASED: units}
         put.holders = {buyer: None}
         put.head = {"erasures": found.head.erasures + 1, "prepared": None}  # a prepared batch may still write it
-        put.notes.append(Note(by, "erase a buyer", {}, {"erased": len(erased.entries)}))
+        put.notes.append(LogNote(by, "erase a buyer", {}, {"erased": len(erased.entries)}))
         done = (await self.storage.put({sku: put}))[sku]
         if done is not None:
             raise done if isinstance(done, StockError) else StockChanged(refusals.changed(sku, done.stock))

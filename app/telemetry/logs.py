@@ -111,7 +111,7 @@ class Lines(QueueHandler):
     def enqueue(self, record: logging.LogRecord) -> None:
         if not self._listens:  # (under the handler's own mutex)
             self._listens = True
-            _Listener(self, self._descriptor).start()
+            _LogListener(self, self._descriptor).start()
         try:
             self.queue.put_nowait(record)
         except Full:
@@ -123,7 +123,7 @@ class Lines(QueueHandler):
             self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, within_s)
 
 
-class _Listener(QueueListener):
+class _LogListener(QueueListener):
     def __init__(self, lines: Lines, descriptor: int) -> None:
         super().__init__(lines.queue)
         self._lines = lines

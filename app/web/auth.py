@@ -27,7 +27,7 @@ BY_SHOP: Final[list[dict[str, list[str]]]] = [{"shop": []}, {"operator": []}]  #
 BY_ANYBODY: Final[list[dict[str, list[str]]]] = [{}, *BY_SHOP]
 
 
-class Session(NamedTuple):
+class SignedIn(NamedTuple):
     """A valid cookie, and its operator."""
 
     operator: str
@@ -104,7 +104,7 @@ class AdminAuth:
         for key in self._keys.values():
             response.delete_cookie(key.cookie, httponly=True, samesite="lax")
 
-    def session(self, request: Request) -> Session | None:
+    def session(self, request: Request) -> SignedIn | None:
         """The cookie, if it is one of ours and not too old."""
         for name, key in self._keys.items():
             cookie = request.cookies.get(key.cookie, "")
@@ -114,10 +114,10 @@ class AdminAuth:
                 continue
             # Not by `max_age`, which rejects the future: another instance's clock may be ahead of ours.
             if key.signer.get_timestamp() - signed_at.timestamp() < _LASTS_S:
-                return Session(name, cookie)
+                return SignedIn(name, cookie)
         return None
 
-    def csrf(self, session: Session) -> str:
+    def csrf(self, session: SignedIn) -> str:
         """The second word that goes with a cookie."""
         key = self._keys[session.operator].derive("csrf")
         return hmac.new(key, session.cookie.encode(), "sha256").hexdigest()

@@ -69,7 +69,7 @@ class _Begun:
         self._begin = b""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """The connection of a client, made by uvicorn's server, and swept by ours, which sets `connections_max`."""
 
     connections_max: int = 20_000
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         by_operator = isinstance(state, State) and self._server and self._server[1] == state.operator_port
         if not by_operator and self._server_state.taken > self.connections_max:
             if len(beyond) >= BEYOND_MAX:
-                cast(Connection, next(iter(beyond))).refuse_place()
+                cast(ClientConnection, next(iter(beyond))).refuse_place()
             beyond[self] = None
 
     def data_received(self, data: bytes) -> None:

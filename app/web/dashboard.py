@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse
 
 from app.audit import AuditVerdict
-from app.dashboard.picture import History, InstanceState, PastGrant, Picture, Sample
+from app.dashboard.picture import InstanceState, ItemHistory, PastGrant, Picture, Sample
 from app.dashboard.room import ControlRoom
 from app.errors import StockError, UnknownItem
 from app.orders import DEFAULT_SKU
@@ -326,7 +326,7 @@ class HistoryView(BaseModel):
     grants: list[GrantView]
 
     @classmethod
-    def of(cls, history: History) -> "HistoryView":
+    def of(cls, history: ItemHistory) -> "HistoryView":
         """A history, for JSON."""
         return cls(samples=history.samples, grants=[GrantView.of(past) for past in history.grants])
 

@@ -23,7 +23,7 @@ from app.orders import (
     Sums,
 )
 from app.orders.view import OperatorOrderView, for_operator, step
-from app.sale import Found, Wanted, WantedState
+from app.sale import FoundOrders, Wanted, WantedState
 from app.sale.export import Format, head, lines
 from app.sale.find import LOOK_MAX, refuse_gaps
 from app.web.auth import OPERATOR, Operator
@@ -60,7 +60,7 @@ class OrdersView(BaseModel):
     unread: list[str] = Field([], description="items whose data are odd: their orders are missing here")
 
     @classmethod
-    def of(cls, found: Found, since: Sequence[float] | None = None) -> "OrdersView":
+    def of(cls, found: FoundOrders, since: Sequence[float] | None = None) -> "OrdersView":
         """The view of the result; `since`: when each order got its state."""
         orders = [OperatorOrderView(**for_operator(order)) for order in found.orders]
         for order, at in zip(orders, since or (), strict=False):

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from app.errors import AmountRequired, NoCallbacks, NoSuchOrder, NotSigned
-from app.orders import Answer, Confirm, ConfirmOutcome, Notice, OrderId, RefundOutcome
+from app.orders import Answer, Confirm, ConfirmOutcome, NoticeOutcome, OrderId, RefundOutcome
 from app.payments import Kind, Reader, Report
 from app.payments.generic import Callback
 from app.payments.registry import PROVIDERS
@@ -41,7 +41,7 @@ BODY_MAX_BYTES: Final = 1_048_576  # some providers send a whole order
 _OWN: Final = ("/holds/", "/orders/")  # behind these is an id, whatever it is
 _REF_MAX: Final = 200
 _OVERTAKES_S: Final = 3600.0  # for so long a provider is asked to repeat a notice of an unknown payment
-_IGNORED: Final = Answer(Notice.IGNORED, 0)
+_IGNORED: Final = Answer(NoticeOutcome.IGNORED, 0)
 _OF_SIGNATURES: Final = (b"webhook-id", b"webhook-timestamp", b"webhook-signature", b"stripe-signature")
 
 

@@ -13,7 +13,7 @@ from app.payments.reconcile import Movement, MovementKind, Reconciliation
 from app.sale import EVERYTHING
 from app.wiring import Sale
 from lab.bank import BAD_DAYS, Bank
-from lab.cents.payers import CURRENCY, PRICE, SKU, WICK, Fate, Payers
+from lab.cents.payers import CURRENCY, PRICE, SKU, WICK, CentsPayers, Fate
 from lab.torture.books import journal_of
 from lab.torture.buyers import Visitors
 from lab.torture.history import Cents, Entry
@@ -32,7 +32,7 @@ def bank_of(seed: int) -> Bank:
 
 async def settled(sale: Sale, payers: Visitors) -> None:
     """Wait until nothing is owed any more, of a bank whose bad days are over."""
-    if isinstance(payers, Payers):
+    if isinstance(payers, CentsPayers):
         await payers.tell_what_was_asked_for()
         payers.bank.manner = lambda: ""
         await _orders(sale, _SETTLED_WITHIN_S)
@@ -51,7 +51,7 @@ async def _orders(sale: Sale, within_s: float) -> list[Order]:
 
 async def closed(sale: Sale, payers: Visitors) -> list[Cents]:
     """Close the books of a bank, if there is one."""
-    if not isinstance(payers, Payers):
+    if not isinstance(payers, CentsPayers):
         return []
     bank, orders, told = payers.bank, await _orders(sale, _ANEW_WITHIN_S), await journal_of(sale.store, SKU)
     books = _books(bank, orders)

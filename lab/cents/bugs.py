@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from app.cashier import cashier
-from app.cashier.provider import Became, Result, Wish
-from app.cashier.stripe import Stripe
+from app.cashier.provider import Became, RefundWish, Result
+from app.cashier.stripe import StripeRefunds
 from app.orders import GivenBack, Order, RefundState
 from app.sale.shop import Shop
 
@@ -15,11 +15,11 @@ _tries = itertools.count()
 
 def _keys_of_a_try() -> None:
     """Each try has a key of its own, and nobody looks at what was made."""
-    Stripe.made = _nobody_looks  # type: ignore[method-assign]
-    Wish.key = property(lambda self: f"refund-{self.order.number}-{id(_tries)}-{next(_tries)}")  # type: ignore[assignment,method-assign]
+    StripeRefunds.made = _nobody_looks  # type: ignore[method-assign]
+    RefundWish.key = property(lambda self: f"refund-{self.order.number}-{id(_tries)}-{next(_tries)}")  # type: ignore[assignment,method-assign]
 
 
-async def _nobody_looks(self: Stripe, payment_ref: str) -> None:
+async def _nobody_looks(self: StripeRefunds, payment_ref: str) -> None:
     return None
 
 
@@ -52,14 +52,15 @@ def _gives_too_little() -> None:
 
 
 def _asks(
-    wished: Callable[[Wish], Wish] = lambda wish: wish, became: Callable[[Result], Result] = lambda result: result
+    wished: Callable[[RefundWish], RefundWish] = lambda wish: wish,
+    became: Callable[[Result], Result] = lambda result: result,
 ) -> None:
-    refund = Stripe.refund
+    refund = StripeRefunds.refund
 
-    async def patched(self: Stripe, wish: Wish) -> Result:
+    async def patched(self: StripeRefunds, wish: RefundWish) -> Result:
         return became(await refund(self, wished(wish)))
 
-    Stripe.refund = patched  # type: ignore[method-assign]
+    StripeRefunds.refund = patched  # type: ignore[method-assign]
 
 
 def _forgets_parts() -> None:

@@ -43,7 +43,7 @@ class Fate:
     either: bool = False
 
 
-class Payers(Visitors):
+class CentsPayers(Visitors):
     """Buyers, their provider and the shop's operator. `token`: the operator's; `fates`: of all who have paid.
 
     `baskets`: whether some hold two items at once.
@@ -287,25 +287,25 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     return found
 
 
-WAYS: Final[dict[str, Callable[[Payers, str, str], Awaitable[Any]]]] = {
-    "pays": Payers.pay,
-    "pays after the end": Payers.pay_after_the_end,
-    "pays late": Payers.pay_late,
-    "pays twice": Payers.pay_twice,
-    "pays wrongly": Payers.pay_wrongly,
-    "is refunded there": Payers.be_refunded_there,
-    "is refunded there in parts": Payers.be_refunded_there_in_parts,
-    "is refunded later": Payers.be_refunded_later,
-    "is refunded in parts": Payers.be_refunded_in_parts,
-    "disputes": Payers.dispute,
-    "has a refund fail": Payers.have_a_refund_fail,
-    "pays nothing": Payers.pay_nothing,
+WAYS: Final[dict[str, Callable[[CentsPayers, str, str], Awaitable[Any]]]] = {
+    "pays": CentsPayers.pay,
+    "pays after the end": CentsPayers.pay_after_the_end,
+    "pays late": CentsPayers.pay_late,
+    "pays twice": CentsPayers.pay_twice,
+    "pays wrongly": CentsPayers.pay_wrongly,
+    "is refunded there": CentsPayers.be_refunded_there,
+    "is refunded there in parts": CentsPayers.be_refunded_there_in_parts,
+    "is refunded later": CentsPayers.be_refunded_later,
+    "is refunded in parts": CentsPayers.be_refunded_in_parts,
+    "disputes": CentsPayers.dispute,
+    "has a refund fail": CentsPayers.have_a_refund_fail,
+    "pays nothing": CentsPayers.pay_nothing,
 }
 # Those of baskets.
-OF_BASKETS: Final[dict[str, Callable[[Payers, str, str], Awaitable[Any]]]] = {
-    "pays for all lines": Payers.pay_for_all_lines,
-    "cancels a line": Payers.cancel_a_line,
-    "is refunded a line": Payers.be_refunded_a_line,
-    "is refunded units of lines": Payers.be_refunded_units_of_lines,
-    "is refunded each line": Payers.be_refunded_each_line,
+OF_BASKETS: Final[dict[str, Callable[[CentsPayers, str, str], Awaitable[Any]]]] = {
+    "pays for all lines": CentsPayers.pay_for_all_lines,
+    "cancels a line": CentsPayers.cancel_a_line,
+    "is refunded a line": CentsPayers.be_refunded_a_line,
+    "is refunded units of lines": CentsPayers.be_refunded_units_of_lines,
+    "is refunded each line": CentsPayers.be_refunded_each_line,
 }

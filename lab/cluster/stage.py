@@ -42,7 +42,7 @@ backend rooms
 """
 
 
-class Instance(Process):
+class HostInstance(Process):
     """An instance on a host, ready when it can sell."""
 
     def __init__(self, name: str, site: Site, variables: dict[str, str]) -> None:
@@ -70,7 +70,7 @@ class Instance(Process):
 class Balancer(Process):
     """HAProxy, as in examples/haproxy.cfg: for buyers on one port of loopback, and for operators on another."""
 
-    def __init__(self, program: str, instances: list[Instance], port: int, operator_port: int) -> None:
+    def __init__(self, program: str, instances: list[HostInstance], port: int, operator_port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.operators_url = f"http://127.0.0.1:{operator_port}"
         servers = [(one.name, one.address) for one in instances]
@@ -98,14 +98,14 @@ class Balancer(Process):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ClusterStage:
     """The running stage. `names`: of the hosts; `variables`: the instances' settings, without their prefix."""
 
     names: list[str]
     hosts: Hosts
     etcd: EtcdCluster
     store: SentinelSet
-    instances: list[Instance]
+    instances: list[HostInstance]
     balancer: Balancer
     variables: dict[str, str]
 
@@ -124,7 +124,7 @@ class Stage:
 
 
 @contextmanager
-def set_up(hosts_count: int, ports: tuple[int, int], ttl_s: int) -> Iterator[Stage]:
+def set_up(hosts_count: int, ports: tuple[int, int], ttl_s: int) -> Iterator[ClusterStage]:
     """Start everything, and end it, also when it was half started. SIGTERM meanwhile acts like Ctrl-C.
 
     Raises `ConfigurationError`, `NoNetwork` and `ProcessFailed`.
@@ -153,11 +153,11 @@ def set_up(hosts_count: int, ports: tuple[int, int], ttl_s: int) -> Iterator[Sta
             "PROXIES": hosts.address,
             "DRAIN_DELAY_S": str(_CHECKED_WITHIN_S),
         }
-        instances = [Instance(name, hosts.site(name), variables) for name in names]
+        instances = [HostInstance(name, hosts.site(name), variables) for name in names]
         for instance in instances:
             running.callback(instance.stop)
             instance.start(wait=False)
         for instance in instances:
             instance.wait_ready()
         balancer = running.enter_context(Balancer(program, instances, *ports))
-        yield Stage(names, hosts, etcd, store, instances, balancer, variables)
+        yield ClusterStage(names, hosts, etcd, store, instances, balancer, variables)

@@ -16,12 +16,12 @@ from rich.table import Table
 
 from app.orders import DEFAULT_SKU, OrderId
 from app.wiring import Sale
-from lab.cluster.stage import Stage, set_up
+from lab.cluster.stage import ClusterStage, set_up
 from lab.demo import state_file
 from lab.demo.rehearse import Rehearsal, argv_of
 from lab.servers.process import Process, ProcessFailed
 from lab.torture.buyers import Crowd
-from lab.torture.history import Call, Item, Theft
+from lab.torture.history import HttpCall, Item, Theft
 
 _LASTING: Final = Item("phone", 10**6)  # is not sold out while hosts go and come
 _PATIENCE_S: Final = (20.0,)  # longer than an instance lets a buyer wait
@@ -31,7 +31,7 @@ _POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StoryOptions:
     """`rate`: buyers a second; `away_s`: for how long a host is cut off; `keep`: stay up afterwards, until Ctrl-C."""
 
     hosts: int
@@ -51,15 +51,15 @@ class Chapter:
     name: str
     began: float
     ended: float = 0.0
-    told: list[Call] = field(default_factory=list)
+    told: list[HttpCall] = field(default_factory=list)
 
     @property
-    def sold(self) -> list[Call]:
+    def sold(self) -> list[HttpCall]:
         """Return the answers "sold" that were no repetitions, in the order in which they came."""
         return [one for one in self.told if one.outcome == "sold" and not one.replayed]
 
     @property
-    def unanswered(self) -> list[Call]:
+    def unanswered(self) -> list[HttpCall]:
         """Return the requests that were refused, or got no answer."""
         return [one for one in self.told if one.status != 200]
 
@@ -67,7 +67,7 @@ class Chapter:
 class Story:
     """The parts, one after the other. `problems`: events that should not have happened, in sentences."""
 
-    def __init__(self, stage: Stage, sale: Sale, options: Options, console: Console) -> None:
+    def __init__(self, stage: ClusterStage, sale: Sale, options: StoryOptions, console: Console) -> None:
         self._stage = stage
         self._sale = sale
         self._options = options
@@ -219,7 +219,7 @@ class Story:
         enough = sum(one.outcome == "sold" for one in told) + count
         await _until(lambda: sum(one.outcome == "sold" for one in told) >= enough, "buyers are sold something")
 
-    def _told(self, one: Call | Theft) -> None:
+    def _told(self, one: HttpCall | Theft) -> None:
         if isinstance(one, Theft):
             if one.status == 200:
                 self.problems.append(f"somebody got the order of another buyer: {one.said}")
@@ -246,7 +246,7 @@ async def _until(holds: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-def run(options: Options) -> int:
+def run(options: StoryOptions) -> int:
     """Play the story; return the exit status: 0 if every promise was kept, 1 if not, 130 if it was interrupted."""
     console = Console()
     try:
@@ -264,7 +264,7 @@ def run(options: Options) -> int:
     return 1 if problems else 0
 
 
-async def _played(stage: Stage, options: Options, console: Console) -> list[str]:
+async def _played(stage: ClusterStage, options: StoryOptions, console: Console) -> list[str]:
     async with stage.open_sale() as sale:
         story = Story(stage, sale, options, console)
         await story.play()
@@ -282,7 +282,7 @@ def _stay() -> None:
             signal.pause()  # also without instances: who replaces them by hand needs the servers
 
 
-def _say_where(stage: Stage, console: Console) -> None:
+def _say_where(stage: ClusterStage, console: Console) -> None:
     console.print()
     for name, instance in zip(stage.names, stage.instances, strict=True):
         console.print(f"  [bold]{name:16}[/]  [cyan]{instance.address}[/]", highlight=False)

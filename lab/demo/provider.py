@@ -59,7 +59,7 @@ _WAYS: Final = {
 
 
 @dataclass(slots=True)
-class Callback:
+class SentCallback:
     """An event that the shop is told of. `tries`: the answers so far, as "status outcome"."""
 
     type: str
@@ -69,7 +69,7 @@ class Callback:
     tries: list[str] = field(default_factory=list)
 
 
-class Provider(Bank):
+class DemoProvider(Bank):
     """Takes payments for the holds of a shop's instances, and tells any of them. `secret`: signs what it tells."""
 
     def __init__(self, shops: Sequence[str], secret: str) -> None:
@@ -80,7 +80,7 @@ class Provider(Bank):
         self._http = httpx.AsyncClient(timeout=10, trust_env=False)
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_back: set[str] = set()  # the keys of refunds
-        self.callbacks: deque[Callback] = deque(maxlen=_KEPT)
+        self.callbacks: deque[SentCallback] = deque(maxlen=_KEPT)
 
     async def hold(self, hold: str) -> dict[str, Any] | None:
         """Return how a hold stands; None if no instance knows it, or none answers."""
@@ -117,7 +117,7 @@ class Provider(Bank):
         """Give back a payment, or a part, once for a key, and tell the shop, with its `name` for the refund."""
         if key not in self._given_back and paid.given_back < paid.amount:
             self._given_back |= {key} if key else set()
-            callback = Callback("payment.refunded", paid.hold, paid.ref)
+            callback = SentCallback("payment.refunded", paid.hold, paid.ref)
             self.callbacks.append(callback)
             told = self.refund(paid, amount) | {"refund_name": name or None}
             self.start(self._repeat(callback, body_of(callback.type, told)))
@@ -146,7 +146,7 @@ class Provider(Bank):
     def _tell(self, hold: dict[str, Any], kind: str, after_s: float, *, lost: int = 0, ended: bool = False) -> None:
         ref = f"pay_{secrets.token_hex(6)}"
         paid = self.pay(hold) if kind == "payment.succeeded" else Payment(ref, 0, "", hold["id"])
-        callback = Callback(kind, paid.hold, paid.ref)
+        callback = SentCallback(kind, paid.hold, paid.ref)
         self.callbacks.append(callback)
         priced = hold.get("to_pay") is not None
         body = body_of(
@@ -156,7 +156,7 @@ class Provider(Bank):
             self.start(self._deliver(callback, body, hold, delay_s, lost, ended=ended))
 
     async def _deliver(
-        self, callback: Callback, body: str, hold: dict[str, Any], delay_s: float, lost: int, *, ended: bool
+        self, callback: SentCallback, body: str, hold: dict[str, Any], delay_s: float, lost: int, *, ended: bool
     ) -> None:
         if ended:
             await self.until_over(hold)
@@ -170,7 +170,7 @@ class Provider(Bank):
             await asyncio.sleep(0.5)
             hold = await self.hold(hold["id"]) or hold
 
-    async def _repeat(self, callback: Callback, body: str, lost: int = 0) -> None:
+    async def _repeat(self, callback: SentCallback, body: str, lost: int = 0) -> None:
         for number in range(_TRIES):
             if number < lost:
                 said, wait_s = "lost on the way", 0
@@ -257,7 +257,7 @@ def _form(hold: dict[str, Any], back: str, said: str = "") -> HTMLResponse:
     return page("Payment", status, f"<dl>{rows}</dl>", f'<form method="post" action="/pay">{hidden}{buttons}</form>')
 
 
-def routes(provider: Provider) -> list[Route]:
+def routes(provider: DemoProvider) -> list[Route]:
     """The provider's pages: the one where a hold is paid, and `/callbacks`, all that the shop was told."""
 
     async def ask(request: Request) -> Response:

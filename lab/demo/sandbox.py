@@ -23,7 +23,7 @@ from app import money
 from lab.bank import Payment
 from lab.callback import body_of
 from lab.demo import provider as till
-from lab.demo.provider import PORT, SECRET, Provider, amount_of, item_of, page
+from lab.demo.provider import PORT, SECRET, DemoProvider, amount_of, item_of, page
 
 _KEPT: Final = 200
 _PATIENCE_S: Final = 5.0  # a page is not shown later; what takes longer is seen when it is loaded again
@@ -34,7 +34,7 @@ _OTHERS_SECRET: Final = f"whsec_{base64.b64encode(b'of another provider, or nobo
 
 
 @dataclass(slots=True)
-class Play:
+class BadDay:
     """A bad day that is, or was, played. `steps`: what the provider did, and what it was answered."""
 
     day: str
@@ -47,7 +47,7 @@ class Play:
 class Till:
     """The provider in the middle of a bad day, with one hold. `costs`: what is to be paid for it."""
 
-    def __init__(self, provider: Provider, hold: dict[str, Any], play: Play) -> None:
+    def __init__(self, provider: DemoProvider, hold: dict[str, Any], play: BadDay) -> None:
         self._provider = provider
         self._hold = hold
         self._play = play
@@ -204,18 +204,18 @@ DAYS: Final[dict[str, Day]] = {
 class Sandbox:
     """Plays bad days, and remembers them, the last one first."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: DemoProvider) -> None:
         self._provider = provider
-        self.plays: deque[Play] = deque(maxlen=_KEPT)
+        self.plays: deque[BadDay] = deque(maxlen=_KEPT)
 
-    async def play(self, day: str, hold: dict[str, Any]) -> Play:
+    async def play(self, day: str, hold: dict[str, Any]) -> BadDay:
         """Play a day with a hold, and come back when it is over, or takes too long for a page."""
-        play = Play(day, hold["id"])
+        play = BadDay(day, hold["id"])
         self.plays.appendleft(play)
         await asyncio.wait([self._provider.start(self._run(play, hold))], timeout=_PATIENCE_S)
         return play
 
-    async def _run(self, play: Play, hold: dict[str, Any]) -> None:
+    async def _run(self, play: BadDay, hold: dict[str, Any]) -> None:
         try:
             await DAYS[play.day].play(Till(self._provider, hold, play))
         finally:
@@ -247,7 +247,7 @@ article h3 { margin: 0; font-size: 1rem; } code { font-size: .875rem; } article 
 """
 
 
-def routes(provider: Provider) -> list[Route]:
+def routes(provider: DemoProvider) -> list[Route]:
     """The sandbox's pages; what was played is at `/sandbox/plays` as JSON."""
     sandbox = Sandbox(provider)
 
@@ -306,7 +306,7 @@ def _buttons(hold: str) -> str:
     return f'<form method="post" action="/sandbox/play" class="days">{hidden}{buttons}</form>'
 
 
-def _told(play: Play) -> str:
+def _told(play: BadDay) -> str:
     steps = "".join(
         f"<li><code>{html.escape(what)}</code>{f' → <strong>{html.escape(said)}</strong>' if said else ''}</li>"
         for what, said in play.steps
@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument("--shop", required=True, help="URLs of the shop's instances, with commas")
     given = parser.parse_args()
-    provider = Provider(given.shop.split(","), os.environ[SECRET])
+    provider = DemoProvider(given.shop.split(","), os.environ[SECRET])
     pages = Starlette(routes=[*till.routes(provider), *routes(provider)])
     uvicorn.run(pages, host="127.0.0.1", port=given.port, log_level="warning")
 

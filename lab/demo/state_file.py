@@ -23,7 +23,7 @@ _NEEDED: Final = ("lock", "store", "guard", "lock_prefix", "lock_groups", "lock_
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class StageFile:
     """The content of such a file. `settings`: by their names in `Settings`; `instances`: their URLs."""
 
     pid: int
@@ -31,15 +31,15 @@ class Whereabouts:
     instances: list[str]
 
 
-def of(settings: Settings, instances: list[str]) -> Whereabouts:
+def of(settings: Settings, instances: list[str]) -> StageFile:
     """Return the whereabouts of this process's sale."""
     plain = settings.model_dump(mode="json", include=set(_NEEDED))
     secret = {name: getattr(settings, name).get_secret_value() for name in ("lock", "store")}
-    return Whereabouts(os.getpid(), {**plain, **secret}, instances)
+    return StageFile(os.getpid(), {**plain, **secret}, instances)
 
 
 @contextlib.contextmanager
-def told(where: Whereabouts) -> Iterator[Path]:
+def told(where: StageFile) -> Iterator[Path]:
     """Keep the file while the context lasts, readable by this user only. Raises `OSError` if it can't be written."""
     file = _folder() / f"up-{where.pid}.json"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,9 +56,9 @@ def told(where: Whereabouts) -> Iterator[Path]:
             file.unlink(missing_ok=True)
 
 
-def find(say: Callable[[str], object]) -> Whereabouts | None:
+def find(say: Callable[[str], object]) -> StageFile | None:
     """Return the latest file whose process still runs. Remove files that dead processes have left, and say so."""
-    found: list[Whereabouts] = []
+    found: list[StageFile] = []
     try:
         files = sorted(_folder().glob("up-*.json"), key=_written_at, reverse=True)
     except OSError:
@@ -69,7 +69,7 @@ def find(say: Callable[[str], object]) -> Whereabouts | None:
                 fcntl.flock(reading, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 with contextlib.suppress(ValueError, TypeError):  # written by another version
-                    found.append(Whereabouts(**json.load(reading)))
+                    found.append(StageFile(**json.load(reading)))
             else:
                 file.unlink(missing_ok=True)
                 say(f"a `seckill up` was killed and has left {file}, which is removed")

@@ -34,7 +34,7 @@ class Quarrel:
     end: str = ""
 
 
-class Notice(NamedTuple):
+class ProviderNotice(NamedTuple):
     """What the provider writes. `what`: refunded, total, failed, disputed, won or lost."""
 
     what: str
@@ -47,7 +47,7 @@ class Notice(NamedTuple):
 
 
 @dataclass
-class Bank:
+class ModelBank:
     """The provider. `style`: how it tells what has happened. `ticks`: whether its clock moves between two notices."""
 
     style: str = IDS
@@ -55,7 +55,7 @@ class Bank:
     charges: dict[str, tuple[int, str]] = field(default_factory=dict)
     moves: list[Move] = field(default_factory=list)
     quarrels: list[Quarrel] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[ProviderNotice] = field(default_factory=list)
     now: int = 1
 
     def charge(self, ref: str, amount: int, currency: str = "EUR") -> None:
@@ -127,4 +127,4 @@ class Bank:
 
     def _tell(self, what: str, ref: str, amount: int, own: str, key: str) -> None:
         self.now += self.ticks
-        self.notices.append(Notice(what, ref, amount, own, key, self.now, self.charges[ref][1]))
+        self.notices.append(ProviderNotice(what, ref, amount, own, key, self.now, self.charges[ref][1]))

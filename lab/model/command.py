@@ -10,7 +10,7 @@ from rich.table import Table
 from lab.model.money import Money
 from lab.model.picture import draw
 from lab.model.protocol import Protocol
-from lab.model.search import Found, Model, explore
+from lab.model.search import Model, SearchResult, explore
 
 _MODELS: Final[tuple[type[Model[Any]], ...]] = (Protocol, Money)
 _FAST: Final = 3  # number of scopes; the last one takes minutes
@@ -72,7 +72,7 @@ def each(pictures: Path | None) -> int:
     return 1 if needless else 0
 
 
-def _tell(console: Console, found: Found[Any]) -> None:
+def _tell(console: Console, found: SearchResult[Any]) -> None:
     for number, (note, _) in enumerate(found.history, 1):
         who = f"{note.by} → {note.to}" if note.to else note.by
         console.print(f"{number:4}  {who:22}  {note.text}", highlight=False)

@@ -23,7 +23,7 @@ from lab.model.protocol import STORE, at, name_of
 from lab.model.search import Model, Note
 
 
-class Mechanism(StrEnum):
+class Safeguard(StrEnum):
     """A mechanism on which money and units rest. The text is its name on the command line."""
 
     FENCE = "fence"
@@ -46,50 +46,50 @@ class Mechanism(StrEnum):
     MARKS_OF_CHANGES = "marks-of-changes"
 
 
-MEANING: Final[dict[Mechanism, str]] = {
-    Mechanism.FENCE: "the store writes only the batch that was registered last; without: it compares what was read",
-    Mechanism.EVENTS_COMPARED: "where there is no fence, an order is changed only if it has the events that were read",
-    Mechanism.STILL_HELD: "an expiry looks whether the order is still held",
-    Mechanism.MOVED_DEADLINE: "an expiry looks whether the deadline was moved",
-    Mechanism.EXPIRY_BY_ORDER: "a deadline is that of an order; without: of its buyer's latest hold",
-    Mechanism.EXPIRY_LOOKS: "somebody looks for what has run out; without: it goes back when others come",
-    Mechanism.PAYMENT_BY_ORDER: "a payment names its order; without: it is for its buyer's latest hold",
-    Mechanism.PAID_ONCE: "a payment for an order that is paid is to be refunded; without: it counts, too",
-    Mechanism.REFERENCE: "a payment that is known changes nothing",
-    Mechanism.LATE_UNIT: "a payment that comes too late takes a unit only if one is left",
-    Mechanism.LATE_REFUND: "one that gets no unit is to be refunded, which is written; without: it is only answered",
-    Mechanism.AMOUNT: "a payment of another amount than the price does not count",
-    Mechanism.WRONG_OWED: "a payment of a wrong amount is to be refunded as soon as its order needs no money any more",
-    Mechanism.GIVEN_BACK: "an order that was refunded is not refunded once more",
-    Mechanism.JOURNAL: "the event is written with the change; without: in a step of its own",
-    Mechanism.SENT_FIRST: "the sender notes an event after it was sent; without: before",
-    Mechanism.IN_ORDER: "the sender sends the events of an order one after the other",
-    Mechanism.MARKS_OF_CHANGES: "the marks know of each change of an order; without: of new orders only",
+MEANING: Final[dict[Safeguard, str]] = {
+    Safeguard.FENCE: "the store writes only the batch that was registered last; without: it compares what was read",
+    Safeguard.EVENTS_COMPARED: "where there is no fence, an order is changed only if it has the events that were read",
+    Safeguard.STILL_HELD: "an expiry looks whether the order is still held",
+    Safeguard.MOVED_DEADLINE: "an expiry looks whether the deadline was moved",
+    Safeguard.EXPIRY_BY_ORDER: "a deadline is that of an order; without: of its buyer's latest hold",
+    Safeguard.EXPIRY_LOOKS: "somebody looks for what has run out; without: it goes back when others come",
+    Safeguard.PAYMENT_BY_ORDER: "a payment names its order; without: it is for its buyer's latest hold",
+    Safeguard.PAID_ONCE: "a payment for an order that is paid is to be refunded; without: it counts, too",
+    Safeguard.REFERENCE: "a payment that is known changes nothing",
+    Safeguard.LATE_UNIT: "a payment that comes too late takes a unit only if one is left",
+    Safeguard.LATE_REFUND: "one that gets no unit is to be refunded, which is written; without: it is only answered",
+    Safeguard.AMOUNT: "a payment of another amount than the price does not count",
+    Safeguard.WRONG_OWED: "a payment of a wrong amount is to be refunded as soon as its order needs no money any more",
+    Safeguard.GIVEN_BACK: "an order that was refunded is not refunded once more",
+    Safeguard.JOURNAL: "the event is written with the change; without: in a step of its own",
+    Safeguard.SENT_FIRST: "the sender notes an event after it was sent; without: before",
+    Safeguard.IN_ORDER: "the sender sends the events of an order one after the other",
+    Safeguard.MARKS_OF_CHANGES: "the marks know of each change of an order; without: of new orders only",
 }
 # The promise that breaks without each of them, as the shortest history shows.
-BREAKS: Final[dict[Mechanism, str]] = {
-    Mechanism.FENCE: "Bob has 2 units, and may have 1",
-    Mechanism.EVENTS_COMPARED: "Ann's hold is given back before its deadline",
-    Mechanism.STILL_HELD: "Ann was told “confirmed”, and has no unit",
-    Mechanism.MOVED_DEADLINE: "Ann's hold is given back before its deadline",
-    Mechanism.EXPIRY_BY_ORDER: "Ann's hold is given back before its deadline",
-    Mechanism.EXPIRY_LOOKS: "Ann's hold has run out, and nothing gives it back",
-    Mechanism.PAYMENT_BY_ORDER: "payment 1 counts for an order that it is not for",
-    Mechanism.PAID_ONCE: "two payments count for one order of Ann",
-    Mechanism.REFERENCE: "payment 1 counts and is to be refunded",
-    Mechanism.LATE_UNIT: "stock -1 + held 1 + sold 1 is not 1",
-    Mechanism.LATE_REFUND: "payment 1 was taken, counts for nothing, and nobody will refund it",
-    Mechanism.AMOUNT: "payment 1 is of a wrong amount, and counts",
-    Mechanism.WRONG_OWED: "payment 1 is of a wrong amount, and Ann's order keeps it for nothing",
-    Mechanism.GIVEN_BACK: "stock 2 + held 0 + sold 0 is not 1",
-    Mechanism.JOURNAL: "an event of Ann's order was never written",
-    Mechanism.SENT_FIRST: "an event of Ann's order never reaches the receiver",
-    Mechanism.IN_ORDER: "the receiver hears of event 2 of an order before event 1",
-    Mechanism.MARKS_OF_CHANGES: "Ann was told “confirmed”, and has no unit",
+BREAKS: Final[dict[Safeguard, str]] = {
+    Safeguard.FENCE: "Bob has 2 units, and may have 1",
+    Safeguard.EVENTS_COMPARED: "Ann's hold is given back before its deadline",
+    Safeguard.STILL_HELD: "Ann was told “confirmed”, and has no unit",
+    Safeguard.MOVED_DEADLINE: "Ann's hold is given back before its deadline",
+    Safeguard.EXPIRY_BY_ORDER: "Ann's hold is given back before its deadline",
+    Safeguard.EXPIRY_LOOKS: "Ann's hold has run out, and nothing gives it back",
+    Safeguard.PAYMENT_BY_ORDER: "payment 1 counts for an order that it is not for",
+    Safeguard.PAID_ONCE: "two payments count for one order of Ann",
+    Safeguard.REFERENCE: "payment 1 counts and is to be refunded",
+    Safeguard.LATE_UNIT: "stock -1 + held 1 + sold 1 is not 1",
+    Safeguard.LATE_REFUND: "payment 1 was taken, counts for nothing, and nobody will refund it",
+    Safeguard.AMOUNT: "payment 1 is of a wrong amount, and counts",
+    Safeguard.WRONG_OWED: "payment 1 is of a wrong amount, and Ann's order keeps it for nothing",
+    Safeguard.GIVEN_BACK: "stock 2 + held 0 + sold 0 is not 1",
+    Safeguard.JOURNAL: "an event of Ann's order was never written",
+    Safeguard.SENT_FIRST: "an event of Ann's order never reaches the receiver",
+    Safeguard.IN_ORDER: "the receiver hears of event 2 of an order before event 1",
+    Safeguard.MARKS_OF_CHANGES: "Ann was told “confirmed”, and has no unit",
 }
 
 
-class Scope(NamedTuple):
+class MoneyScope(NamedTuple):
     """The size that is explored. `asks` for a hold, and `payments`: of all buyers; `faults`: of any kind.
 
     `wrong`: how many of the payments may be of a wrong amount; `refunds` and `restocks`: of operators; `limit`: how
@@ -121,27 +121,27 @@ class Scope(NamedTuple):
 
 # The scopes in which all of it is explored, and the smallest one in which a mechanism is missed.
 SCOPES: Final = (
-    Scope(buyers=2, asks=2, payments=2),
-    Scope(buyers=2, asks=2, units=2),
-    Scope(payments=2, wrong=1, refunds=2, restocks=1),
-    Scope(payments=2, faults=1, sends=True),
-    Scope(buyers=2, asks=2, faults=1),
-    Scope(buyers=2, asks=2, sends=True),
+    MoneyScope(buyers=2, asks=2, payments=2),
+    MoneyScope(buyers=2, asks=2, units=2),
+    MoneyScope(payments=2, wrong=1, refunds=2, restocks=1),
+    MoneyScope(payments=2, faults=1, sends=True),
+    MoneyScope(buyers=2, asks=2, faults=1),
+    MoneyScope(buyers=2, asks=2, sends=True),
 )
-SMALLEST: Final[dict[Mechanism, Scope]] = {one: Scope() for one in Mechanism} | {
-    Mechanism.FENCE: Scope(buyers=2, units=2, asks=3, payments=0),
-    Mechanism.EVENTS_COMPARED: Scope(fenced=False),
-    Mechanism.EXPIRY_BY_ORDER: Scope(asks=2),
-    Mechanism.PAYMENT_BY_ORDER: Scope(asks=2),
-    Mechanism.PAID_ONCE: Scope(payments=2),
-    Mechanism.LATE_UNIT: Scope(buyers=2, asks=2),
-    Mechanism.AMOUNT: Scope(wrong=1),
-    Mechanism.WRONG_OWED: Scope(wrong=1),
-    Mechanism.GIVEN_BACK: Scope(refunds=2),
-    Mechanism.JOURNAL: Scope(faults=1, sends=True),
-    Mechanism.SENT_FIRST: Scope(faults=1, sends=True),
-    Mechanism.IN_ORDER: Scope(sends=True),
-    Mechanism.MARKS_OF_CHANGES: Scope(faults=1),
+SMALLEST: Final[dict[Safeguard, MoneyScope]] = {one: MoneyScope() for one in Safeguard} | {
+    Safeguard.FENCE: MoneyScope(buyers=2, units=2, asks=3, payments=0),
+    Safeguard.EVENTS_COMPARED: MoneyScope(fenced=False),
+    Safeguard.EXPIRY_BY_ORDER: MoneyScope(asks=2),
+    Safeguard.PAYMENT_BY_ORDER: MoneyScope(asks=2),
+    Safeguard.PAID_ONCE: MoneyScope(payments=2),
+    Safeguard.LATE_UNIT: MoneyScope(buyers=2, asks=2),
+    Safeguard.AMOUNT: MoneyScope(wrong=1),
+    Safeguard.WRONG_OWED: MoneyScope(wrong=1),
+    Safeguard.GIVEN_BACK: MoneyScope(refunds=2),
+    Safeguard.JOURNAL: MoneyScope(faults=1, sends=True),
+    Safeguard.SENT_FIRST: MoneyScope(faults=1, sends=True),
+    Safeguard.IN_ORDER: MoneyScope(sends=True),
+    Safeguard.MARKS_OF_CHANGES: MoneyScope(faults=1),
 }
 
 
@@ -213,7 +213,7 @@ class Change(NamedTuple):
     after: Order
 
 
-class Wish(NamedTuple):
+class ModelWish(NamedTuple):
     """A command, `about` a buyer ("hold", "wait"), a payment ("pay"), or an order ("extend", "cancel", "refund").
 
     Or a "look" at what has run out, or an "offer" of units to the first in line. A refund is of the order, or else of
@@ -227,7 +227,7 @@ class Wish(NamedTuple):
     payment: int = -1
 
 
-class Work(NamedTuple):
+class ModelWork(NamedTuple):
     """A batch of an instance. `stock`: as it was read; `units`: how many go back to it.
 
     `payment`: the one that it is about; `told`: the order whose buyer then hears "confirmed"; `events`: the events that
@@ -253,7 +253,7 @@ class Payment(NamedTuple):
 NOT_YET: Final = Payment(-1)
 
 
-class State(NamedTuple):
+class MoneyState(NamedTuple):
     """The whole state. `told`: orders whose buyers were told "confirmed"; `received`: events of each order.
 
     `memory`: what the sender has sent and not noted; `older`: the state to which the store may go back; `halted`: it
@@ -262,7 +262,7 @@ class State(NamedTuple):
     """
 
     store: Store
-    works: tuple[Work | None, ...] = (None, None)
+    works: tuple[ModelWork | None, ...] = (None, None)
     payments: tuple[Payment, ...] = ()
     told: frozenset[int] = frozenset()
     asks: int = 0
@@ -276,27 +276,27 @@ class State(NamedTuple):
     broken: str = ""
 
 
-Step = tuple[Note, State]
+Step = tuple[Note, MoneyState]
 PROVIDER: Final = "provider"
 SENDER: Final = "sender"
 RECEIVER: Final = "receiver"
 
 
-class Money(Model[State]):
+class Money(Model[MoneyState]):
     """The steps from a state. `without`: the mechanisms that are switched off."""
 
-    mechanisms, meaning, breaks, scopes, smallest = Mechanism, MEANING, BREAKS, SCOPES, SMALLEST
+    mechanisms, meaning, breaks, scopes, smallest = Safeguard, MEANING, BREAKS, SCOPES, SMALLEST
 
-    def __init__(self, scope: Scope, *, without: Collection[StrEnum] = ()) -> None:
+    def __init__(self, scope: MoneyScope, *, without: Collection[StrEnum] = ()) -> None:
         super().__init__(scope, without=without)
-        self._fenced = scope.fenced and self.has(Mechanism.FENCE)
-        self.start = State(Store(scope.units), faults=scope.faults)
+        self._fenced = scope.fenced and self.has(Safeguard.FENCE)
+        self.start = MoneyState(Store(scope.units), faults=scope.faults)
         self.lanes = (*map(name_of, range(scope.buyers)), PROVIDER, at(0), at(1), STORE, SENDER, RECEIVER)
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     @override
-    def violation(self, state: State) -> str:
+    def violation(self, state: MoneyState) -> str:
         """Return the promise that a state breaks; empty if it keeps all."""
         store = state.store
         if state.broken or state.halted:
@@ -312,7 +312,7 @@ class Money(Model[State]):
                 return f"{name_of(store.orders[number].buyer)} was told “confirmed”, and has no unit"
         return self._wrong_with_money(state)
 
-    def _wrong_with_money(self, state: State) -> str:  # noqa: PLR0911 - one promise after the other
+    def _wrong_with_money(self, state: MoneyState) -> str:  # noqa: PLR0911 - one promise after the other
         for order in state.store.orders:
             if len(order.paid) > 1:
                 return f"two payments count for one order of {name_of(order.buyer)}"
@@ -336,7 +336,7 @@ class Money(Model[State]):
         return ""
 
     @override
-    def stuck(self, state: State) -> str:
+    def stuck(self, state: MoneyState) -> str:
         """Return what is wrong in a state that has no next step; empty if nothing is."""
         for number, order in enumerate(() if state.halted else state.store.orders):
             name = name_of(order.buyer)
@@ -351,7 +351,7 @@ class Money(Model[State]):
     # -- the steps ---------------------------------------------------------------------------------------------------
 
     @override
-    def steps(self, state: State) -> Iterator[Step]:
+    def steps(self, state: MoneyState) -> Iterator[Step]:
         """Yield the steps that must happen eventually."""
         if state.halted:
             return
@@ -364,9 +364,9 @@ class Money(Model[State]):
                 )
         for number, payment in enumerate(state.payments):
             if not payment.heard:
-                yield from self._reads(state, f"payment {number + 1} was made", Wish("pay", number))
-        if self.has(Mechanism.EXPIRY_LOOKS) and self._run_out(state.store):
-            yield from self._reads(state, "something has run out", Wish("look"))
+                yield from self._reads(state, f"payment {number + 1} was made", ModelWish("pay", number))
+        if self.has(Safeguard.EXPIRY_LOOKS) and self._run_out(state.store):
+            yield from self._reads(state, "something has run out", ModelWish("look"))
         for number, work in enumerate(state.works):
             if work is not None:
                 yield self._writes(state, number, work)
@@ -374,37 +374,37 @@ class Money(Model[State]):
             yield from self._sends(state)
 
     @override
-    def options(self, state: State) -> Iterator[Step]:
+    def options(self, state: MoneyState) -> Iterator[Step]:
         """Yield what buyers, the provider and an operator may do, and need not."""
         if state.halted:
             return
         for number, payment in enumerate(state.payments):
             if payment.heard == 1:
-                yield from self._reads(state, f"payment {number + 1} was made, once more", Wish("pay", number))
+                yield from self._reads(state, f"payment {number + 1} was made, once more", ModelWish("pay", number))
         for buyer in range(self.scope.buyers if state.asks < self.scope.asks else 0):
             asked = state._replace(asks=state.asks + 1)
-            yield from self._reads(asked, f"{name_of(buyer)} wants a unit", Wish("hold", buyer))
+            yield from self._reads(asked, f"{name_of(buyer)} wants a unit", ModelWish("hold", buyer))
         for number, order in enumerate(state.store.orders):
             if order.life is Life.HELD:
-                yield from self._reads(state, f"{name_of(order.buyer)} goes to pay", Wish("extend", number))
-                yield from self._reads(state, f"{_name(number, order)} is to be cancelled", Wish("cancel", number))
+                yield from self._reads(state, f"{name_of(order.buyer)} goes to pay", ModelWish("extend", number))
+                yield from self._reads(state, f"{_name(number, order)} is to be cancelled", ModelWish("cancel", number))
             if len(state.payments) < self.scope.payments:
                 yield from self._pays(state, number, order)
             if state.refunds < self.scope.refunds:
                 asked = state._replace(refunds=state.refunds + 1)
                 for restock, word in ((True, " and sold again"), (False, "")):
-                    wish = Wish("refund", number, restock=restock)
+                    wish = ModelWish("refund", number, restock=restock)
                     yield from self._reads(asked, f"{_name(number, order)} is to be refunded{word}", wish)
         if state.added < self.scope.restocks:
             yield Note("an operator adds a unit", STORE), self.restocked(state, 1)
 
-    def _pays(self, state: State, number: int, order: Order) -> Iterator[Step]:
+    def _pays(self, state: MoneyState, number: int, order: Order) -> Iterator[Step]:
         wrong = sum(not one.right for one in state.payments) < self.scope.wrong
         for right, word in ((True, ""), (False, ", a wrong amount"))[: 1 + wrong]:
             note = Note(f"pays for {_name(number, order)}{word}", name_of(order.buyer), PROVIDER)
             yield note, self.paid(state, number, right=right)
 
-    def paid(self, state: State, order: int, *, right: bool = True, number: int | None = None) -> State:
+    def paid(self, state: MoneyState, order: int, *, right: bool = True, number: int | None = None) -> MoneyState:
         """Return the state after somebody has paid for an order. `number`: of the payment, if others come before it."""
         payments = list(state.payments)
         number = len(payments) if number is None else number
@@ -412,18 +412,18 @@ class Money(Model[State]):
         payments[number] = Payment(order, right=right)
         return state._replace(payments=tuple(payments))
 
-    def passed(self, state: State, number: int) -> State:
+    def passed(self, state: MoneyState, number: int) -> MoneyState:
         """Return the state after the last deadline of an order has passed."""
         order = state.store.orders[number]
         over = order._replace(passed=order.extended + 1)
         return state._replace(store=_with_order(state.store, number, over))
 
-    def restocked(self, state: State, units: int) -> State:
+    def restocked(self, state: MoneyState, units: int) -> MoneyState:
         """Return the state after an operator has added units."""
         store = state.store._replace(stock=state.store.stock + units, registered=-1)
         return state._replace(store=store, added=state.added + units)
 
-    def does(self, state: State, wish: Wish) -> tuple[tuple[Change, ...], State]:
+    def does(self, state: MoneyState, wish: ModelWish) -> tuple[tuple[Change, ...], MoneyState]:
         """Return the changes of a command, and the state after it: an instance reads and writes, and nobody in between.
 
         A write after another one's read is refused, and nobody sees it: so each visible run is made of such steps.
@@ -434,7 +434,7 @@ class Money(Model[State]):
         return (), state
 
     @override
-    def mishaps(self, state: State) -> Iterator[Step]:
+    def mishaps(self, state: MoneyState) -> Iterator[Step]:
         """Yield the faults."""
         if not state.faults or state.halted:
             return
@@ -449,13 +449,13 @@ class Money(Model[State]):
             back = hurt._replace(
                 store=state.older._replace(registered=-1),
                 memory=frozenset(),
-                halted=new or self.has(Mechanism.MARKS_OF_CHANGES),
+                halted=new or self.has(Safeguard.MARKS_OF_CHANGES),
             )
             yield Note("comes back older: its last change is gone", STORE), back
 
     # -- at the instances --------------------------------------------------------------------------------------------
 
-    def _reads(self, state: State, text: str, wish: Wish) -> Iterator[Step]:
+    def _reads(self, state: MoneyState, text: str, wish: ModelWish) -> Iterator[Step]:
         work = self._decide(state, wish)
         if None not in state.works or not (work.changes or wish.command == "pay"):
             return
@@ -470,12 +470,12 @@ class Money(Model[State]):
         """Return the orders that an expiry gives back."""
         found = set()
         for number, order in enumerate(store.orders):
-            if order.passed > (order.extended if self.has(Mechanism.MOVED_DEADLINE) else 0):
-                found.add(number if self.has(Mechanism.EXPIRY_BY_ORDER) else _latest(store, order.buyer))
-        lives = (Life.HELD,) if self.has(Mechanism.STILL_HELD) else LIVE
+            if order.passed > (order.extended if self.has(Safeguard.MOVED_DEADLINE) else 0):
+                found.add(number if self.has(Safeguard.EXPIRY_BY_ORDER) else _latest(store, order.buyer))
+        lives = (Life.HELD,) if self.has(Safeguard.STILL_HELD) else LIVE
         return {number for number in found if store.orders[number].life in lives}
 
-    def _decide(self, state: State, wish: Wish) -> Work:
+    def _decide(self, state: MoneyState, wish: ModelWish) -> ModelWork:
         """Return the changes that a command needs."""
         command, about = wish.command, wish.about
         store, changes, order, told = state.store, list[Change](), about, -1
@@ -485,14 +485,14 @@ class Money(Model[State]):
             before = orders[number]
             orders[number] = before._replace(events=before.events + 1, **fields)
             changes.append(Change(number, before.events, orders[number]))
-            if fields.get("life", Life.HELD) is not Life.HELD and self.has(Mechanism.WRONG_OWED):
+            if fields.get("life", Life.HELD) is not Life.HELD and self.has(Safeguard.WRONG_OWED):
                 for wrong in orders[number].wrong:  # it needs no money any more
                     kept = tuple(one for one in orders[number].wrong if one != wrong)
                     change(number, owed=(*orders[number].owed, wrong), wrong=kept)
 
         if command == "pay":
             order = state.payments[about].order
-            if not self.has(Mechanism.PAYMENT_BY_ORDER):
+            if not self.has(Safeguard.PAYMENT_BY_ORDER):
                 order = _latest(store, orders[order].buyer)
         for expired in self._run_out(store):
             if command != "pay" or expired != order:
@@ -517,21 +517,21 @@ class Money(Model[State]):
             case "refund":
                 left += self._refunds(orders, order, wish, change)
             case "pay":
-                right = state.payments[about].right or not self.has(Mechanism.AMOUNT)
+                right = state.payments[about].right or not self.has(Safeguard.AMOUNT)
                 # One of a wrong amount may be told once more, with the right one.
                 known = any(about in one.paid + one.owed + one.back + one.wrong * (not right) for one in orders)
-                if not (self.has(Mechanism.REFERENCE) and known):
+                if not (self.has(Safeguard.REFERENCE) and known):
                     left -= self._counts(orders, order, about, left, change, right=right)
                 told = order if about in orders[order].paid else -1
-        return Work(store.stock, left - store.stock, tuple(changes), about if command == "pay" else -1, told)
+        return ModelWork(store.stock, left - store.stock, tuple(changes), about if command == "pay" else -1, told)
 
     def _over(self, orders: Collection[Order], buyer: int, more: int) -> bool:
         return bool(self.scope.limit) and _units_of(orders, buyer) + more > self.scope.limit
 
-    def _refunds(self, orders: list[Order], number: int, wish: Wish, change: Callable[..., None]) -> int:
+    def _refunds(self, orders: list[Order], number: int, wish: ModelWish, change: Callable[..., None]) -> int:
         """Give back an order, or payments that it owes; return how many units come back."""
         order = orders[number]
-        again = order.life is Life.REFUNDED and not self.has(Mechanism.GIVEN_BACK)
+        again = order.life is Life.REFUNDED and not self.has(Safeguard.GIVEN_BACK)
         if (order.life is Life.CONFIRMED or again) and wish.payment in (-1, *order.paid):
             change(number, life=Life.REFUNDED, paid=(), back=(*order.back, *order.paid), out=not wish.restock)
             return order.quantity if wish.restock else 0
@@ -547,21 +547,21 @@ class Money(Model[State]):
         """Have a payment count, or be kept, or refunded; return how many units it takes."""
         order = orders[number]
         late = order.life is Life.EXPIRED
-        there = left >= order.quantity or not self.has(Mechanism.LATE_UNIT)
+        there = left >= order.quantity or not self.has(Safeguard.LATE_UNIT)
         gets = not late or (not self._over(orders, order.buyer, order.quantity) and there)
         waits = order.life in (Life.HELD, Life.EXPIRED)
-        if right and gets and (waits or (order.life is Life.CONFIRMED and not self.has(Mechanism.PAID_ONCE))):
+        if right and gets and (waits or (order.life is Life.CONFIRMED and not self.has(Safeguard.PAID_ONCE))):
             wrong = tuple(one for one in order.wrong if one != payment)
             change(number, life=Life.CONFIRMED, paid=(*order.paid, payment), wrong=wrong)
             return order.quantity if late else 0
         if not right and order.life is Life.HELD:
             change(number, wrong=(*order.wrong, payment))
             return 0
-        if self.has(Mechanism.LATE_REFUND):
+        if self.has(Safeguard.LATE_REFUND):
             change(number, owed=(*order.owed, payment))
         return 0
 
-    def _writes(self, state: State, number: int, work: Work) -> Step:
+    def _writes(self, state: MoneyState, number: int, work: ModelWork) -> Step:
         store = state.store
         if work.events:  # the second step, without `journal`
             told = state._replace(store=store._replace(journal=store.journal + work.events))
@@ -579,14 +579,14 @@ class Money(Model[State]):
             if after.life is Life.EXPIRED and now.life is Life.HELD and now.passed <= now.extended:
                 state = state._replace(broken=f"{name_of(now.buyer)}'s hold is given back before its deadline")
             over = (
-                after.life is not Life.HELD and self.has(Mechanism.STILL_HELD) and self.has(Mechanism.EXPIRY_BY_ORDER)
+                after.life is not Life.HELD and self.has(Safeguard.STILL_HELD) and self.has(Safeguard.EXPIRY_BY_ORDER)
             )
             orders[place] = after._replace(passed=0, extended=False) if over else after._replace(passed=now.passed)
             events.append(place)
         written = store._replace(stock=store.stock + work.units, orders=tuple(orders))
         if not self.scope.sends:
             pass
-        elif self.has(Mechanism.JOURNAL):
+        elif self.has(Safeguard.JOURNAL):
             written = written._replace(journal=store.journal + tuple(events))
         else:
             state = _with_work(state, number, work._replace(events=tuple(events)))
@@ -595,7 +595,7 @@ class Money(Model[State]):
         note = Note(f"writes: {', '.join(done)}; {written.stock} left", at(number), STORE)
         return note, self._answer(state._replace(store=written, older=older), work)
 
-    def _refusal(self, store: Store, number: int, work: Work) -> str:
+    def _refusal(self, store: Store, number: int, work: ModelWork) -> str:
         if self._fenced and store.registered != number:
             return "another one was registered since"
         if store.stock != work.stock:
@@ -603,11 +603,11 @@ class Money(Model[State]):
         read = {change.order: change.before for change in reversed(work.changes) if change.order >= 0}
         for place, events in read.items():
             there = store.orders[place].events if place < len(store.orders) else 0
-            if there != events and self.has(Mechanism.EVENTS_COMPARED):
+            if there != events and self.has(Safeguard.EVENTS_COMPARED):
                 return f"order {place + 1} has {there} events, not {events}"
         return ""
 
-    def _answer(self, state: State, work: Work) -> State:
+    def _answer(self, state: MoneyState, work: ModelWork) -> MoneyState:
         if work.payment < 0:
             return state
         payment = state.payments[work.payment]
@@ -617,10 +617,10 @@ class Money(Model[State]):
 
     # -- the sender --------------------------------------------------------------------------------------------------
 
-    def _sends(self, state: State) -> Iterator[Step]:
+    def _sends(self, state: MoneyState) -> Iterator[Step]:
         store, memory = state.store, state.memory
         ahead = range(store.noted, len(store.journal))
-        if not self.has(Mechanism.SENT_FIRST):
+        if not self.has(Safeguard.SENT_FIRST):
             if ahead and not memory:
                 noted = state._replace(store=store._replace(noted=ahead[0] + 1), memory=memory | {ahead[0]})
                 yield Note("notes that an event is sent", SENDER, STORE), noted
@@ -629,13 +629,13 @@ class Money(Model[State]):
             return
         for entry in ahead:
             waits = [one for one in ahead if one < entry and store.journal[one] == store.journal[entry]]
-            if entry not in memory and (memory.issuperset(waits) or not self.has(Mechanism.IN_ORDER)):
+            if entry not in memory and (memory.issuperset(waits) or not self.has(Safeguard.IN_ORDER)):
                 yield self._delivers(state._replace(memory=memory | {entry}), entry)
         if ahead and ahead[0] in memory:
             noted = state._replace(store=store._replace(noted=ahead[0] + 1), memory=memory - {ahead[0]})
             yield Note("notes that an event is sent", SENDER, STORE), noted
 
-    def _delivers(self, state: State, entry: int) -> Step:
+    def _delivers(self, state: MoneyState, entry: int) -> Step:
         order = state.store.journal[entry]
         number = state.store.journal[: entry + 1].count(order)
         received = list(state.received) + [0] * (order + 1 - len(state.received))
@@ -646,7 +646,7 @@ class Money(Model[State]):
         return note, state._replace(received=tuple(received))
 
     @override
-    def canonical(self, state: State) -> State:
+    def canonical(self, state: MoneyState) -> MoneyState:
         """Return the same state without a batch that the fence will refuse: that changes nothing."""
         store, works = state.store, state.works
         if self._fenced:
@@ -675,5 +675,5 @@ def _with_order(store: Store, number: int, order: Order) -> Store:
     return store._replace(orders=(*store.orders[:number], order, *store.orders[number + 1 :]))
 
 
-def _with_work(state: State, number: int, work: Work | None) -> State:
+def _with_work(state: MoneyState, number: int, work: ModelWork | None) -> MoneyState:
     return state._replace(works=(*state.works[:number], work, *state.works[number + 1 :]))

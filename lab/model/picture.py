@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, Final
 
 from lab.model.protocol import STORE
-from lab.model.search import Found, Model, Note
+from lab.model.search import Model, Note, SearchResult
 
 _LANE: Final = 190
 _ROW: Final = 46
@@ -15,7 +15,7 @@ _LETTERS: Final = 34  # in a line of text beside a lane
 _FAULTS: Final = ("crashes", "the lease", "comes back older", "an operator", "hears nothing")
 
 
-def draw(model: Model[Any], found: Found[Any], without: StrEnum) -> str:
+def draw(model: Model[Any], found: SearchResult[Any], without: StrEnum) -> str:
     """Return the picture, as SVG."""
     notes = [note for note, _ in found.history]
     seen = {name for note in notes for name in (note.by, note.to)}

@@ -103,7 +103,7 @@ class Word(StrEnum):
     UNKNOWN = "503, the outcome is unknown"
 
 
-class Buyer(NamedTuple):
+class ModelBuyer(NamedTuple):
     """A buyer who wants a unit. `at`: the instances where a purchase of theirs waits or is under way.
 
     `unsure`: one of their answers was "nobody knows"; "nothing was sold" is then about the last try only.
@@ -128,7 +128,7 @@ class Phase(StrEnum):
     CRASHED = "crashed"
 
 
-class Batch(NamedTuple):
+class ModelBatch(NamedTuple):
     """A batch of buyers, and the decision on the snapshot: who of them gets a unit, and whose key has one already.
 
     `number` identifies the batch.
@@ -141,13 +141,13 @@ class Batch(NamedTuple):
     stock: int = 0
 
 
-class Instance(NamedTuple):
+class ModelInstance(NamedTuple):
     """An instance. `batch`: the one that it works on; `doubt`: the one that it has sent, with no answer yet."""
 
     phase: Phase = Phase.IDLE
     token: int = 0
-    batch: Batch | None = None
-    doubt: Batch | None = None
+    batch: ModelBatch | None = None
+    doubt: ModelBatch | None = None
     mark: int = 0
 
 
@@ -166,7 +166,7 @@ class Message(NamedTuple):
     kind: str
     sender: int
     token: int
-    batch: Batch
+    batch: ModelBatch
 
 
 class Answer(NamedTuple):
@@ -190,8 +190,8 @@ class State(NamedTuple):
     """
 
     store: Store
-    instances: tuple[Instance, ...]
-    buyers: tuple[Buyer, ...]
+    instances: tuple[ModelInstance, ...]
+    buyers: tuple[ModelBuyer, ...]
     queue: tuple[int, ...] = ()
     tokens: int = 0
     batches: int = 0
@@ -219,7 +219,7 @@ class Protocol(Model[State]):
         super().__init__(scope, without=without)
         self._asks = scope.asks
         store = Store(scope.units)
-        instances, buyers = (Instance(),) * scope.instances, (Buyer(),) * scope.buyers
+        instances, buyers = (ModelInstance(),) * scope.instances, (ModelBuyer(),) * scope.buyers
         self.start = State(store, instances, buyers, units=scope.units, faults=scope.faults, older=store)
         self.lanes = (*map(name_of, range(scope.buyers)), *map(at, range(scope.instances)), LOCK, STORE)
 
@@ -331,7 +331,7 @@ class Protocol(Model[State]):
             case Phase.QUEUED:
                 yield from self._looks_for_its_turn(state, number)
             case Phase.OWNER:
-                batch = Batch(state.batches + 1, tuple(waiting))
+                batch = ModelBatch(state.batches + 1, tuple(waiting))
                 kind, phase = ("settle", Phase.SETTLING) if own.doubt else ("read", Phase.READING)
                 sent = state._replace(
                     messages=state.messages | {Message(kind, number, own.token, batch)}, batches=batch.number
@@ -379,7 +379,7 @@ class Protocol(Model[State]):
         gone = one._replace(told=word, at=one.at - {number}, unsure=one.unsure or word is Word.UNKNOWN)
         return Note(f"“{word}”", at(number), name_of(buyer)), _with_buyer(state, buyer, gone)
 
-    def _commits(self, state: State, number: int, batch: Batch) -> Iterator[Step]:
+    def _commits(self, state: State, number: int, batch: ModelBatch) -> Iterator[Step]:
         own = state.instances[number]
         message = Message("commit", number, own.token, batch)
         sent = _with_instance(state, number, own._replace(phase=Phase.WRITING))
@@ -555,7 +555,7 @@ class Protocol(Model[State]):
         for buyer, one in enumerate(state.buyers):
             if number in one.at:
                 state = _with_buyer(state, buyer, one._replace(told=Word.UNKNOWN, at=one.at - {number}, unsure=True))
-        gone = Instance(Phase.CRASHED, mark=own.mark)
+        gone = ModelInstance(Phase.CRASHED, mark=own.mark)
         return _with_instance(state, number, gone)._replace(queue=queue)
 
     def _comes_back_older(self, state: State) -> State:
@@ -598,7 +598,7 @@ def canonical(state: State) -> State:
     if len(rank) == state.tokens + 1 and len(batches) == state.batches + 1 and all(a == b for a, b in batches.items()):
         return state
 
-    def renamed(batch: Batch | None) -> Batch | None:
+    def renamed(batch: ModelBatch | None) -> ModelBatch | None:
         return batch and batch._replace(number=batches[batch.number])
 
     return state._replace(
@@ -636,11 +636,11 @@ def at(instance: int) -> str:
     return f"instance {'ABC'[instance]}"
 
 
-def _with_buyer(state: State, number: int, buyer: Buyer) -> State:
+def _with_buyer(state: State, number: int, buyer: ModelBuyer) -> State:
     buyers = state.buyers
     return state._replace(buyers=(*buyers[:number], buyer, *buyers[number + 1 :]))
 
 
-def _with_instance(state: State, number: int, instance: Instance) -> State:
+def _with_instance(state: State, number: int, instance: ModelInstance) -> State:
     instances = state.instances
     return state._replace(instances=(*instances[:number], instance, *instances[number + 1 :]))

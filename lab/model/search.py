@@ -73,7 +73,7 @@ class Model(ABC, Generic[State]):
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[State]):
+class SearchResult(Generic[State]):
     """The result of a search. `violation` and `history` are empty if no state breaks a promise."""
 
     states: int
@@ -85,7 +85,7 @@ class TooManyStates(Exception):
     """There are more states than the search may explore."""
 
 
-def explore(model: Model[State], *, most: int = 5_000_000) -> Found[State]:
+def explore(model: Model[State], *, most: int = 5_000_000) -> SearchResult[State]:
     """Explore all states until one breaks a promise. Raises `TooManyStates`."""
     came_from: dict[State, tuple[State | None, Note]] = {model.start: (None, Note("", ""))}
     line = deque([model.start])
@@ -96,7 +96,7 @@ def explore(model: Model[State], *, most: int = 5_000_000) -> Found[State]:
         if not wrong and not ahead:
             wrong = model.stuck(state)
         if wrong:
-            return Found(len(came_from), wrong, _history(came_from, state))
+            return SearchResult(len(came_from), wrong, _history(came_from, state))
         for note, following in (*ahead, *model.options(state), *model.mishaps(state)):
             after = model.canonical(following)
             if after not in came_from:
@@ -104,7 +104,7 @@ def explore(model: Model[State], *, most: int = 5_000_000) -> Found[State]:
                 line.append(after)
         if len(came_from) > most:
             raise TooManyStates(f"more than {most:,} states")
-    return Found(len(came_from), "", ())
+    return SearchResult(len(came_from), "", ())
 
 
 def _history(came_from: dict[State, tuple[State | None, Note]], state: State) -> tuple[tuple[Note, State], ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.dashboard.journal import Journal
-from app.dashboard.room import Command, ControlRoom
+from app.dashboard.room import ControlRoom, RoomTask
 from app.errors import EXPECTED
 from app.operator import Readiness
 from app.orders import Hold, Outcome, Purchase
@@ -51,7 +51,7 @@ class Extension:
         self._room, self._shop, self._readiness, self._journal = room, shop, readiness, journal
         room.obeys |= {"rush": self._rush, "pause": self._pause}
 
-    async def _rush(self, command: Command, number: float) -> None:
+    async def _rush(self, command: RoomTask, number: float) -> None:
         """Our part of a rush: purchases like any others, without the way through HTTP."""
         buyers = int(number)
         await asyncio.sleep(min(_TOGETHER_S, max(0.0, command.at + _TOGETHER_S - time.time())))
@@ -76,7 +76,7 @@ class Extension:
         told = Counter(one.result() for one in coming)
         self._journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
 
-    async def _pause(self, command: Command, for_s: float) -> None:
+    async def _pause(self, command: RoomTask, for_s: float) -> None:
         loop = asyncio.get_running_loop()
 
         def tell(what: str, token: int) -> None:

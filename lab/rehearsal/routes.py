@@ -32,7 +32,7 @@ class RushView(BaseModel):
     instances: list[str]
 
 
-class Pause(BaseModel):
+class PauseRequest(BaseModel):
     """The time for which the holder is to be paused."""
 
     model_config = ConfigDict(extra="forbid")
@@ -59,7 +59,7 @@ async def rush(request: Request, wish: Rush, sku: Sku = DEFAULT_SKU) -> RushView
 
 
 @router.post("/pause", responses=responses(400, 408, 413, 422, 503))
-async def pause(request: Request, wish: Pause, sku: Sku = DEFAULT_SKU) -> PauseView:
+async def pause(request: Request, wish: PauseRequest, sku: Sku = DEFAULT_SKU) -> PauseView:
     """Have the holder of the item's lock stand still before its next write, its leases not renewed meanwhile.
 
     If nobody holds it, this instance does so when it is its turn, if that is within a minute.

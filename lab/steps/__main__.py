@@ -39,11 +39,11 @@ from lab.steps.play import (
     THROWN_OUT,
     Case,
     Play,
-    Result,
+    PlayResult,
 )
 from lab.steps.run import run_all
 from lab.steps.systems import STOCKS, lock_system
-from lab.steps.wire import NEXT, Side, Step
+from lab.steps.wire import NEXT, Side, WireStep
 
 # The systems of the sale: a lock in Redis, and a store.
 SALES: Final = {"sale": "redis", "sale-mysql": "mysql", "sale-postgres": "postgres", "events": "redis"}
@@ -65,10 +65,10 @@ _MISSED_MOST: Final = 0.5  # of the faults that come to no step: a busy waiter l
 
 
 @dataclass(slots=True)
-class Tally:
+class RunTally:
     """What came of an operation's runs."""
 
-    steps: list[Step]
+    steps: list[WireStep]
     runs: int = 0
     missed: int = 0
     left_out: int = 0
@@ -76,7 +76,7 @@ class Tally:
     took_s: float = 0.0
     faults: set[str] = field(default_factory=set)
 
-    def see(self, steps: list[Step]) -> None:
+    def see(self, steps: list[WireStep]) -> None:
         """Note the steps of a calm run. Of two the longer one counts: on a busy machine something may be missed.
 
         What a task of the program awaits in one of them alone is left out: it may not come again.
@@ -134,7 +134,7 @@ class Steps:
         self._at_once: int = options.at_once
         self._cases_of = self._no_cases if options.calm else self._pairs_of if options.pairs else self._cases
         self._is_sale = name in SALES
-        self.tallies: dict[str, Tally] = {}
+        self.tallies: dict[str, RunTally] = {}
 
     def run(self) -> int:
         """Run them, and return how many were violated."""
@@ -151,7 +151,7 @@ class Steps:
             calm = [Case(self._name, one) for one in self._operations() if operation in ("", one)]
             for result in self._run([*calm, *calm]):
                 violated += self._tell(result)
-                tally = self.tallies.setdefault(result.case.operation, Tally([]))
+                tally = self.tallies.setdefault(result.case.operation, RunTally([]))
                 tally.see(result.steps)
                 tally.once += result.again and not result.violations
             self.tallies = {case.operation: self.tallies[case.operation] for case in calm}
@@ -187,7 +187,7 @@ class Steps:
             return (name for name, one in sale.OPERATIONS.items() if one.wants_own == (self._name == "events"))
         return (one for one in locks.OPERATIONS if locks.has(self._name, one))
 
-    def _run(self, cases: Iterable[Case]) -> Iterator[Result]:
+    def _run(self, cases: Iterable[Case]) -> Iterator[PlayResult]:
         """Run cases; what fails runs once more, alone, as the machine may have been busy: a bug fails again.
 
         A fault that did not come to its step is tried once more, too, with fewer others beside it.
@@ -225,7 +225,7 @@ class Steps:
                     if case.name.startswith(self._only):
                         yield case
 
-    def _faults(self, operation: str, step: Step) -> Iterator[str]:
+    def _faults(self, operation: str, step: WireStep) -> Iterator[str]:
         if is_await(step):
             yield from _at_an_await(step) if operation != locks.IN_A_THREAD else ()
             return
@@ -253,7 +253,7 @@ class Steps:
                 yield from (AWAY, PAUSED)
             yield from (f"{BETWEEN}{what}" for what in ("try", "force", locks.ONCE)[: 2 + (operation == locks.ONCE)])
 
-    def _can(self, fault: str, step: Step) -> bool:
+    def _can(self, fault: str, step: WireStep) -> bool:
         if fault == REFUSED:
             return self._systems[step.name.partition(" ")[0]].can_refuse and step.side == Side.ASKED.value
         return fault != LATER or (step.side == Side.ASKED.value and not self._is_sale)
@@ -263,9 +263,9 @@ class Steps:
             steps = [step for step in tally.steps if not is_await(step)] if operation in _PAIRED else []
             for n, first in enumerate(steps):
                 # What comes later is repeated, so the second fault may come to the next message of a name, too.
-                again = [Step(step.name, step.number + 1, step.side) for step in steps[: n + 1]]
+                again = [WireStep(step.name, step.number + 1, step.side) for step in steps[: n + 1]]
                 # Or to one that a calm run doesn't have.
-                again += [Step(f"{first.name.partition(' ')[0]} {NEXT}", 1, side.value) for side in Side]
+                again += [WireStep(f"{first.name.partition(' ')[0]} {NEXT}", 1, side.value) for side in Side]
                 for second in dict.fromkeys([*steps[n + 1 :], *again]):
                     for faults in product(_PAIRS_FIRST, _PAIRS_SECOND):
                         case = Case(self._name, operation, first, faults[0], (second, faults[1]))
@@ -273,7 +273,7 @@ class Steps:
                         if can and case.name.startswith(self._only):
                             yield case
 
-    def _tell(self, result: Result) -> bool:
+    def _tell(self, result: PlayResult) -> bool:
         for violation in result.violations:
             self._console.print(f"✗ {self._name}: {result.case.name}: {violation}", style="red", markup=False)
         return bool(result.violations)
@@ -294,7 +294,7 @@ class Steps:
         self._console.print(table)
 
 
-def _at_an_await(step: Step) -> tuple[str, ...]:
+def _at_an_await(step: WireStep) -> tuple[str, ...]:
     if is_own(step):
         return AT_AN_AWAIT
     return (CANCELLED, AS_ANSWERED) if step.number else (CANCELLED,)  # or before it has begun

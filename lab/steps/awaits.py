@@ -14,7 +14,7 @@ from typing import Any, Final
 import app
 import fencelock
 import lab
-from lab.steps.wire import Step
+from lab.steps.wire import WireStep
 
 AWAIT: Final = "await"
 _OURS: Final = tuple(f"{Path(str(house.__file__)).parent}/" for house in (app, fencelock, lab))  # and no library's
@@ -23,12 +23,12 @@ _NOT_BEGUN: Final = 0
 Strike = Callable[["asyncio.Task[Any]", Any], None]
 
 
-def is_await(step: Step) -> bool:
+def is_await(step: WireStep) -> bool:
     """Return whether a step is an await, and no message."""
     return step.name.partition(" ")[0] == AWAIT
 
 
-def is_own(step: Step) -> bool:
+def is_own(step: WireStep) -> bool:
     """Return whether it is an await of the operation's own task."""
     return step.name == AWAIT
 
@@ -40,8 +40,8 @@ class Awaits:
     their names.
     """
 
-    def __init__(self, aim: Step, strike: Strike, spared: str) -> None:
-        self.steps: dict[Step, None] = {}
+    def __init__(self, aim: WireStep, strike: Strike, spared: str) -> None:
+        self.steps: dict[WireStep, None] = {}
         self.counting = True
         self._aim = aim
         self._strike = strike
@@ -49,7 +49,7 @@ class Awaits:
 
     def operation(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Make the operation's own task."""
-        driven = Driven(work, lambda task, count, awaited: self._reach(Step(AWAIT, count, ""), task, awaited))
+        driven = Driven(work, lambda task, count, awaited: self._reach(WireStep(AWAIT, count, ""), task, awaited))
         driven.task = asyncio.Task(driven, loop=loop)
         return driven.task
 
@@ -62,16 +62,16 @@ class Awaits:
         name = f"{AWAIT} {name}"
         driven = Driven(work, partial(self._at_a_line, name, work))
         task = driven.task = asyncio.Task(driven, loop=loop, **how)
-        self._reach(Step(name, _NOT_BEGUN, ""), task, None)
+        self._reach(WireStep(name, _NOT_BEGUN, ""), task, None)
         return task
 
     def _at_a_line(
         self, name: str, work: Coroutine[Any, Any, Any], task: "asyncio.Task[Any]", count: int, awaited: Any
     ) -> None:
         if self.counting and (place := _place(work)) is not None:
-            self._reach(Step(f"{name} in {place[0]}", place[1], ""), task, awaited)
+            self._reach(WireStep(f"{name} in {place[0]}", place[1], ""), task, awaited)
 
-    def _reach(self, step: Step, task: "asyncio.Task[Any]", awaited: Any) -> None:
+    def _reach(self, step: WireStep, task: "asyncio.Task[Any]", awaited: Any) -> None:
         if self.counting and step not in self.steps:
             self.steps[step] = None
             if step == self._aim:

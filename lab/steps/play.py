@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from lab.steps.awaits import Awaits, is_await
 from lab.steps.systems import System
-from lab.steps.wire import Connection, Do, Side, Step, Wire
+from lab.steps.wire import ActorConnection, Do, Side, Wire, WireStep
 
 TTL_S: Final = 2.0
 TIMEOUT_S: Final = 0.8
@@ -57,9 +57,9 @@ class Case:
 
     system: str
     operation: str
-    step: Step | None = None
+    step: WireStep | None = None
     fault: str = ""
-    second: tuple[Step, str] | None = None
+    second: tuple[WireStep, str] | None = None
 
     @property
     def name(self) -> str:
@@ -71,14 +71,14 @@ class Case:
 
 
 @dataclass(slots=True)
-class Result:
+class PlayResult:
     """What came of it.
 
     `steps`: those that were passed; `struck`: whether the fault came to its step; `again`: the first run of it failed.
     """
 
     case: Case
-    steps: list[Step] = field(default_factory=list)
+    steps: list[WireStep] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     struck: bool = False
     again: bool = False
@@ -107,7 +107,7 @@ class Play(ABC):
         self.case = case
         self.name = name
         self.systems = systems
-        self.result = Result(case)
+        self.result = PlayResult(case)
         self.wire: Wire
         self.loop: asyncio.AbstractEventLoop  # the actor's
         self.stage: asyncio.AbstractEventLoop
@@ -122,7 +122,7 @@ class Play(ABC):
         self._ready = threading.Event()
         self._failed: BaseException | None = None
         self._leave: asyncio.Event
-        self._strikes: list[tuple[Step, str]] = [
+        self._strikes: list[tuple[WireStep, str]] = [
             *([(case.step, case.fault)] if case.step else []),
             *([case.second] if case.second else []),
         ]
@@ -174,7 +174,7 @@ class Play(ABC):
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
-    def run(self) -> Result:
+    def run(self) -> PlayResult:
         """Run it."""
         began = time.monotonic()
         logging.disable()
@@ -310,7 +310,7 @@ class Play(ABC):
                 system = self.systems[step.name.partition(" ")[0]]
                 self.wire.aims[step._replace(side=Side.ASKED.value)] = partial(self._remembered, system)
 
-    async def _remembered(self, system: System, _: Connection) -> Do:
+    async def _remembered(self, system: System, _: ActorConnection) -> Do:
         system.remember()
         self.wire.struck = False
         return Do.PASS
@@ -342,7 +342,7 @@ class Play(ABC):
         assert task is not None  # noqa: S101 - for the type checker
         self._leave = asyncio.Event()
         await self.open()
-        aim, fault = next(((step, fault) for step, fault in self._strikes if is_await(step)), (Step("", 0, ""), ""))
+        aim, fault = next(((step, fault) for step, fault in self._strikes if is_await(step)), (WireStep("", 0, ""), ""))
 
         def strike(struck: asyncio.Task[Any], awaited: Any) -> None:
             self.wire.struck = True
@@ -452,7 +452,7 @@ class Play(ABC):
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    async def _struck_by(self, step: Step, fault: str, connection: Connection) -> Do:  # noqa: PLR0911, PLR0912, PLR0915
+    async def _struck_by(self, step: WireStep, fault: str, connection: ActorConnection) -> Do:  # noqa: PLR0911, PLR0912, PLR0915
         asked = step.side == Side.ASKED.value
         system = self.systems.get(step.name.partition(" ")[0], self.systems["lock"])  # a receiver is no system
         if fault.startswith(BETWEEN):

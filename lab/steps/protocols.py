@@ -17,14 +17,14 @@ from fencelock.redis import election, fair, lock, redlock
 from fencelock.redis.client import Script as LockScript
 
 
-class Message(NamedTuple):
+class WireMessage(NamedTuple):
     """A message, and its name."""
 
     raw: bytes
     name: str
 
 
-class Protocol(ABC):
+class WireProtocol(ABC):
     """One connection's two streams. The answer to a request has the request's name."""
 
     def __init__(self) -> None:
@@ -32,22 +32,22 @@ class Protocol(ABC):
         self._answered = b""
         self.given: list[Any] = []  # the leases or sessions that the server has given
 
-    def asked(self, data: bytes) -> list[Message]:
+    def asked(self, data: bytes) -> list[WireMessage]:
         """Cut what the client says."""
         self._asked += data
         found = []
         while (size := self._size(self._asked, up=True)) and len(self._asked) >= size:
             raw, self._asked = self._asked[:size], self._asked[size:]
-            found.append(Message(raw, self._request(raw)))
+            found.append(WireMessage(raw, self._request(raw)))
         return found
 
-    def answered(self, data: bytes) -> list[Message]:
+    def answered(self, data: bytes) -> list[WireMessage]:
         """Cut what the server says."""
         self._answered += data
         found = []
         while (size := self._size(self._answered, up=False)) and len(self._answered) >= size:
             raw, self._answered = self._answered[:size], self._answered[size:]
-            found.append(Message(raw, self._answer(raw)))
+            found.append(WireMessage(raw, self._answer(raw)))
         return found
 
     @abstractmethod
@@ -78,7 +78,7 @@ def _scripts() -> dict[str, str]:
     return found
 
 
-class Resp(Protocol):
+class Resp(WireProtocol):
     """RESP2. A script has the name of its file."""
 
     _names: dict[str, str] | None = None
@@ -143,7 +143,7 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST = 0, 1, 3
 
 
-class Grpc(Protocol):
+class Grpc(WireProtocol):
     """gRPC over HTTP/2. Each message of a call is one; a call has the name of its method."""
 
     def __init__(self) -> None:
@@ -154,16 +154,16 @@ class Grpc(Protocol):
         self._headers = Decoder()
         self._calls: dict[int, str] = {}
 
-    def asked(self, data: bytes) -> list[Message]:
-        """See `Protocol`. A call's headers have its deadline, so they are one message with what is asked."""
-        found: list[Message] = []
+    def asked(self, data: bytes) -> list[WireMessage]:
+        """See `WireProtocol`. A call's headers have its deadline, so they are one message with what is asked."""
+        found: list[WireMessage] = []
         for message in super().asked(data):
             raw = message.raw
             before = next((n for n in reversed(range(len(found))) if found[n].name), -1) + 1
             if message.name and any(one.raw[3] == _HEADERS and one.raw[5:9] == raw[5:9] for one in found[before:]):
                 raw = b"".join(one.raw for one in found[before:]) + raw
                 del found[before:]
-            found.append(Message(raw, message.name))
+            found.append(WireMessage(raw, message.name))
         return found
 
     def _size(self, data: bytes, *, up: bool) -> int:
@@ -220,7 +220,7 @@ _OPERATIONS: Final = {
 _EVENT, _PING = -1, -2
 
 
-class Jute(Protocol):
+class Jute(WireProtocol):
     """ZooKeeper's protocol."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ def _signed(raw: bytes, at: int) -> int:
 _QUERY: Final = 3
 
 
-class MySql(Protocol):
+class MySql(WireProtocol):
     """MySQL's protocol. A statement is named by its verb and its table; an answer's first packet is the message."""
 
     def __init__(self) -> None:
@@ -299,7 +299,7 @@ _EXECUTES: Final = re.compile(r"EXECUTE ([a-z]+)(?:_(fencelock_\w+))?_[0-9a-f]{1
 _EXTENDED: Final = b"PBDECHS"  # the messages of a prepared statement, of which S, for Sync, is the last
 
 
-class Pg(Protocol):
+class Pg(WireProtocol):
     """PostgreSQL's protocol. A query is named by its first statement; its answer ends when another one may be asked.
 
     A call of the locks is named by its second statement, as the first one looks at the time. The messages of a prepared
@@ -362,7 +362,7 @@ def _messages(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
 # -- webhooks ----------------------------------------------------------------------------------------------------------
 
 
-class Http(Protocol):
+class Http(WireProtocol):
     """HTTP/1.1 whose bodies have a length."""
 
     def _size(self, data: bytes, *, up: bool) -> int:

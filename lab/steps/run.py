@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from lab.steps.play import Case, Play, Result, die_with_parent
+from lab.steps.play import Case, Play, PlayResult, die_with_parent
 
 _LIMIT_S: Final = 180.0  # of a run; what takes longer hangs
 _AT_ONCE: Final = 16
@@ -32,7 +32,7 @@ class _Running:
     said: bytes = b""
 
 
-def run_all(cases: Iterable[Case], make: Make, *, at_once: int = _AT_ONCE) -> Iterator[Result]:
+def run_all(cases: Iterable[Case], make: Make, *, at_once: int = _AT_ONCE) -> Iterator[PlayResult]:
     """Run cases, and yield what came of each as soon as it is known."""
     waiting, running = iter(cases), dict[int, _Running]()
     gc.collect()
@@ -78,18 +78,18 @@ def _begin(case: Case, make: Make, name: str) -> tuple[int, int]:
         try:
             result = make(case, name).run()
         except BaseException:
-            result = Result(case, violations=[f"the harness: {traceback.format_exc()}"])
+            result = PlayResult(case, violations=[f"the harness: {traceback.format_exc()}"])
         with os.fdopen(writer, "wb") as out:
             out.write(pickle.dumps(result))
     finally:
         os._exit(0)
 
 
-def _ended(reader: int, one: _Running) -> Result:
+def _ended(reader: int, one: _Running) -> PlayResult:
     os.close(reader)
     os.waitpid(one.process, 0)
     if not one.said:
         took_s = time.monotonic() - one.began
-        return Result(one.case, violations=[f"it hung, or died, after {took_s:.0f} s"], struck=True)
-    result: Result = pickle.loads(one.said)  # noqa: S301 - of our own child
+        return PlayResult(one.case, violations=[f"it hung, or died, after {took_s:.0f} s"], struck=True)
+    result: PlayResult = pickle.loads(one.said)  # noqa: S301 - of our own child
     return result

@@ -29,9 +29,9 @@ from lab.steps.protocols import Http
 from lab.steps.systems import ACTOR
 from lab.torture import judge_events, judge_money
 from lab.torture.books import journal_of, kept_of
-from lab.torture.history import UNKNOWN, Call, Delivery, End, Entry, Flow, History, Item, Kept, Left, Setup
+from lab.torture.history import UNKNOWN, Delivery, Entry, FinalState, Flow, History, HttpCall, Item, Kept, Left, Setup
 from lab.torture.judge_money import Money
-from lab.torture.receiver import SECRET, Receiver
+from lab.torture.receiver import SECRET, EventReceiver
 from lab.torture.run import is_sent
 
 PRICE: Final = 499
@@ -106,7 +106,7 @@ class Operation:
 class Known:
     """What the actor and its forerunners know: answers, orders, and what is to be asked again."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[HttpCall] = field(default_factory=list)
     orders: list[OrderId] = field(default_factory=list)
     asked: list[Command] = field(default_factory=list)
     anew: bool = False
@@ -160,7 +160,7 @@ class SalePlay(Play):
 
     async def _open_others(self) -> None:
         """Open all but the actor: the receiver of events, the bank with the payments that it knows, and B."""
-        receiver = Receiver((), 0, time.monotonic, self.known.deliveries.append, self._answers)
+        receiver = EventReceiver((), 0, time.monotonic, self.known.deliveries.append, self._answers)
         self.hook = await receiver.open(["127.0.0.1"])
         if self.operation.bank:
             self.bank = Bank(late_s=2 * TIMEOUT_S)
@@ -250,7 +250,7 @@ class SalePlay(Play):
             about["payment"] = getattr(command, "payment_ref", None)
             who = ACTOR if sale is not self.b else "b"
             at = {"sent_at": sent_at, "done_at": time.monotonic(), "instance": who, "status": status}
-            call = Call(**{"verb": _VERBS[type(command)], "sku": command.sku} | about | at | fields)
+            call = HttpCall(**{"verb": _VERBS[type(command)], "sku": command.sku} | about | at | fields)
             self.known.calls.append(call)
 
         told(0, error="not answered yet")
@@ -420,7 +420,7 @@ class SalePlay(Play):
         setup = Setup((), 2, TTL_S, PATIENCE_S, "", "", "fence", 0, (), flows=flows)
         history = History(setup, calls=[] if anew else calls, deliveries=self.known.deliveries)
         left = [Left(sku, one.stock, one.held, one.lucky, one.initial) for sku, one in levels.items()]
-        end = End(tuple(left), journal=tuple(journal), kept=tuple(kept))
+        end = FinalState(tuple(left), journal=tuple(journal), kept=tuple(kept))
         if self.operation.hooks and not anew:
             for violation in chain(judge_events.all_delivered(history, end), judge_events.in_order(history)):
                 self.violated(violation.replace(self.sku, "ITEM"))
@@ -559,7 +559,7 @@ class SalePlay(Play):
         return Confirm(*self.order, payment, (2 + self.operation.basket) * PRICE, "EUR", key)
 
 
-def _undecided(calls: list[Call], journal: list[Entry]) -> Iterator[str]:
+def _undecided(calls: list[HttpCall], journal: list[Entry]) -> Iterator[str]:
     """Nobody who was told that nothing was decided has anything, unless they have asked again."""
     bought = Counter(one.buyer for one in journal if one.number == 1)
     for call in calls:

@@ -15,7 +15,7 @@ from lab.servers.postgres import Postgres
 from lab.servers.process import Process
 from lab.servers.valkey import Valkey, ask
 from lab.servers.zookeeper import ZooKeeper
-from lab.steps.protocols import Grpc, Jute, MySql, Pg, Protocol, Resp
+from lab.steps.protocols import Grpc, Jute, MySql, Pg, Resp, WireProtocol
 from lab.steps.wire import Wire
 
 ACTOR: Final = "the-actor"  # its name in the queues
@@ -31,7 +31,7 @@ _QUICK_ETCD: Final = ("--heartbeat-interval=50", "--election-timeout=500")
 class System(ABC):
     """Servers of one kind. `protocol`: what they speak; `ways`: the proxies in front of each of them."""
 
-    protocol: type[Protocol]
+    protocol: type[WireProtocol]
     ways = 1
     can_refuse = False  # whether it can be had to refuse all that it is asked to write
     can_forget = False  # whether its last write can be taken from it

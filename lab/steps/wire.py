@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from lab.steps.protocols import Protocol
+from lab.steps.protocols import WireProtocol
 
 NEXT: Final = "the next"  # whichever message comes after a fault: a calm run may not have it
 _EFFECT_S: Final = 0.1
@@ -28,7 +28,7 @@ class Side(Enum):
     ANSWERED = "answered"
 
 
-class Step(NamedTuple):
+class WireStep(NamedTuple):
     """A point at which something can come in between: the `number`-th message of that name, or the n-th await."""
 
     name: str
@@ -48,10 +48,10 @@ class Do(Enum):
     CUT = "is lost, and its connection is cut"
 
 
-Strike = Callable[["Connection"], Awaitable[Do]]
+Strike = Callable[["ActorConnection"], Awaitable[Do]]
 
 
-class Connection:
+class ActorConnection:
     """A connection of the actor's to a server."""
 
     def __init__(self, writer: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
@@ -74,8 +74,8 @@ class Wire:
     """
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self.aims: dict[Step, Strike] = {}
+        self.steps: list[WireStep] = []
+        self.aims: dict[WireStep, Strike] = {}
         self.struck = False
         self.struck_at = 0.0
         self.failed = ""
@@ -83,13 +83,13 @@ class Wire:
         self.healed = False
         self.away = False  # nothing is passed on any more, on whichever connection
         self.heard_at = 0.0  # the moment of the last step, by the loop's clock
-        self.open: set[Connection] = set()
+        self.open: set[ActorConnection] = set()
         self.given: list[Any] = []  # etcd's leases, ZooKeeper's sessions
         self._counts: Counter[tuple[str, str]] = Counter()
         self._taps: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def tap(self, role: str, protocol: type[Protocol], target: int) -> int:
+    async def tap(self, role: str, protocol: type[WireProtocol], target: int) -> int:
         """Listen in front of a server; return the port."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,14 +120,14 @@ class Wire:
                 connection.cut()
 
     async def _serve(
-        self, role: str, protocol: Protocol, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, role: str, protocol: WireProtocol, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
             server_reader, server = await asyncio.open_connection("127.0.0.1", target)
         except OSError:
             writer.transport.abort()
             return
-        connection = Connection(writer, server)
+        connection = ActorConnection(writer, server)
         self.open.add(connection)
 
         async def up() -> None:
@@ -147,7 +147,7 @@ class Wire:
     async def _pass(
         self,
         role: str,
-        connection: Connection,
+        connection: ActorConnection,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         cut: Callable[[bytes], Any],
@@ -174,16 +174,16 @@ class Wire:
             with suppress(OSError):
                 writer.write_eof()
 
-    async def _reach(self, name: str, side: Side, connection: Connection) -> Do:
+    async def _reach(self, name: str, side: Side, connection: ActorConnection) -> Do:
         self.heard_at = asyncio.get_running_loop().time()
         if not self.counting or connection.swallowed:
             return Do.PASS
         self._counts[name, side.value] += 1
-        step = Step(name, self._counts[name, side.value], side.value)
+        step = WireStep(name, self._counts[name, side.value], side.value)
         self.steps.append(step)
         strike = self.aims.pop(step, None)
         if strike is None and self.struck:
-            strike = self.aims.pop(Step(f"{name.partition(' ')[0]} {NEXT}", 1, side.value), None)
+            strike = self.aims.pop(WireStep(f"{name.partition(' ')[0]} {NEXT}", 1, side.value), None)
         if strike is None:
             return Do.PASS
         self.struck, self.struck_at = True, self.heard_at

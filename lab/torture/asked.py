@@ -16,7 +16,7 @@ from app.errors import FenceRefused, StockChanged
 from app.orders import Snapshot
 from app.stock import Batch, Fence, Level, StockStore
 from fencelock import clock
-from lab.torture.history import Asked
+from lab.torture.history import StoreCall
 
 FILE: Final = "asked.jsonl"
 REFUSED: Final = "refused"
@@ -114,16 +114,16 @@ _WATCHED: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-def read(file: Path, name: str, since: float) -> list[Asked]:
+def read(file: Path, name: str, since: float) -> list[StoreCall]:
     """Return what an instance has noted; times count from `since`."""
-    found, under_way = list[Asked](), dict[int, dict[str, Any]]()
+    found, under_way = list[StoreCall](), dict[int, dict[str, Any]]()
 
-    def asked(one: dict[str, Any], done: dict[str, Any] | None) -> Iterator[Asked]:
+    def asked(one: dict[str, Any], done: dict[str, Any] | None) -> Iterator[StoreCall]:
         for sku, stock in one["parts"].items():
             said = done["said"][sku] if done else None
             done_at = round(done["at"] - since, 5) if done and said is not None else None
             own = (one["verb"], sku, one["token"], one["source"], one["batch"], stock)
-            yield Asked(name, *own, round(one["at"] - since, 5), done_at, said)
+            yield StoreCall(name, *own, round(one["at"] - since, 5), done_at, said)
 
     with contextlib.suppress(FileNotFoundError), file.open() as lines:
         for line in lines:

@@ -50,7 +50,7 @@ from app.stock.puts import numbers_of
 from app.stock.redis.client import Script
 from app.stock.redis.storage import RedisStorage
 from app.stock.storage import Head, Names, Put
-from app.web.connection import Connection
+from app.web.connection import ClientConnection
 from fencelock import clock
 from fencelock.etcd.lock import EtcdPlace
 from fencelock.etcd.lookout import KeyLookout
@@ -864,15 +864,15 @@ def _tells_how_it_stands() -> None:
 
 def _drops_connections() -> None:
     """Three of ten requests get no answer, as their connection is cut."""
-    received = Connection.data_received
+    received = ClientConnection.data_received
 
-    def patched(self: Connection, data: bytes) -> None:
+    def patched(self: ClientConnection, data: bytes) -> None:
         if random.random() < 0.3 and b"/stock/reduce" in data:  # noqa: S311 - no secret
             self.transport.abort()
         else:
             received(self, data)
 
-    Connection.data_received = patched  # type: ignore[method-assign]
+    ClientConnection.data_received = patched  # type: ignore[method-assign]
 
 
 def _refuses(whom: Callable[[Purchase], bool]) -> Callable[[], None]:

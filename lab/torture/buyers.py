@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import httpx
 
-from lab.torture.history import UNKNOWN, Call, Item, Theft
+from lab.torture.history import UNKNOWN, HttpCall, Item, Theft
 
 AGAIN_S: Final = 0.2  # after a connection that failed
 _KEYLESS: Final = 0.25  # share of the buyers
@@ -36,7 +36,7 @@ class Seller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BuyersWish:
     """A buyer's wish. A key makes it safe to ask again. `patience_s`: after that the buyer asks elsewhere."""
 
     name: str
@@ -126,7 +126,7 @@ class Crowd(Visitors):
         items: Sequence[Item],
         seed: int,
         clock: Callable[[], float],
-        told: Callable[[Call | Theft], None],
+        told: Callable[[HttpCall | Theft], None],
         *,
         patience_s: tuple[float, ...],
         once_more_s: float = 1.5,
@@ -165,10 +165,10 @@ class Crowd(Visitors):
         self._count += 1
         name = f"{self._name}-{self._count}"
         patience_s = self._patience_s[self._count % len(self._patience_s)]
-        wish = Wish(name, None if keyless else name, buyer or f"buyer-{name}", sku, quantity, patience_s)
+        wish = BuyersWish(name, None if keyless else name, buyer or f"buyer-{name}", sku, quantity, patience_s)
         return self._begin(self._buy(wish))
 
-    async def _buy(self, wish: Wish) -> None:
+    async def _buy(self, wish: BuyersWish) -> None:
         told = await self._until_told(wish)
         if told is not None and wish.key is not None:
             actor, attempt = told
@@ -178,7 +178,7 @@ class Crowd(Visitors):
             if attempt.told is not None and self._ways.random() < self._thieves:
                 await self._steal(wish, self._another(actor))
 
-    async def _steal(self, wish: Wish, actor: Seller) -> None:
+    async def _steal(self, wish: BuyersWish, actor: Seller) -> None:
         """Ask for another buyer's order by its key, under a different name."""
         thief = replace(wish, buyer=f"thief of {wish.name}")
         try:
@@ -188,7 +188,7 @@ class Crowd(Visitors):
             status, said = 0, type(error).__name__
         self._told(Theft(wish.name, wish.sku, actor.name, round(self._clock(), 4), status, said))
 
-    async def _until_told(self, wish: Wish, actor: Seller | None = None) -> tuple[Seller, Call] | None:
+    async def _until_told(self, wish: BuyersWish, actor: Seller | None = None) -> tuple[Seller, HttpCall] | None:
         """Return the instance that answered, and the answer; None if there is nobody left to ask."""
         actor = actor or self._ways.choice(self._actors)
         while True:
@@ -200,12 +200,12 @@ class Crowd(Visitors):
             await self._pause(attempt.retry_after)
             actor = self._another(actor)
 
-    async def _ask(self, actor: Seller, wish: Wish) -> Call:
+    async def _ask(self, actor: Seller, wish: BuyersWish) -> HttpCall:
         sent_at = self._clock()
 
-        def told(status: int, **fields: Any) -> Call:
+        def told(status: int, **fields: Any) -> HttpCall:
             about = "buy", wish.key or wish.buyer, wish.sku, wish.buyer, wish.quantity, actor.name
-            call = Call(*about, round(sent_at, 4), round(self._clock(), 4), status, wish.key, **fields)
+            call = HttpCall(*about, round(sent_at, 4), round(self._clock(), 4), status, wish.key, **fields)
             self._told(call)
             return call
 
@@ -226,7 +226,7 @@ class Crowd(Visitors):
             return told(answer.status_code, error="not an answer of ours")
 
 
-def _request(wish: Wish) -> dict[str, Any]:
+def _request(wish: BuyersWish) -> dict[str, Any]:
     return {
         "params": {"sku": wish.sku, "quantity": wish.quantity, "buyer": wish.buyer},
         "headers": {"Accept": "application/json"} | ({"Idempotency-Key": wish.key} if wish.key else {}),

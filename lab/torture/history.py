@@ -78,7 +78,7 @@ class Theft:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpCall:
     """A request of a buyer, a payer or the shop, and its answer. `status` is 0 when no answer came: `error` says why.
 
     `verb`: buy, hold, look, confirm, extend, cancel or refund; `wish`: the buyer's visit, the same for all requests
@@ -159,7 +159,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Restock:
+class UnitsAdded:
     """An operator has added units, at some moment between the request and when that was known."""
 
     asked_at: float
@@ -229,7 +229,7 @@ class Belief:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StoreCall:
     """A request of an instance to the store about one item, and its answer; `done_at` is None if there was none.
 
     `verb`: prepare, commit, set, add, sale or unfence; `stock`: what a commit expects, or an operator sets or adds;
@@ -295,7 +295,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class LastStand:
     """The last stand: what is `gone` for good; `done`: when the others did each thing first, None: never."""
 
     gone: str
@@ -369,7 +369,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class FinalState:
     """The state at the end: what is left of the items, and what was left behind on the lock's servers.
 
     `unreadable`: why items can't be read, or changed; `journal` and `kept`: their events and orders, in the order in
@@ -392,27 +392,27 @@ class History:
     """
 
     setup: Setup
-    attempts: list[Call] = field(default_factory=list)
-    bids: list[Call] = field(default_factory=list)
+    attempts: list[HttpCall] = field(default_factory=list)
+    bids: list[HttpCall] = field(default_factory=list)
     seen: list[Look] = field(default_factory=list)
     thefts: list[Theft] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
-    restocks: list[Restock] = field(default_factory=list)
+    restocks: list[UnitsAdded] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
     prices: list[Price] = field(default_factory=list)
     sales: list[NewSale] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[StoreCall] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[HttpCall] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     announced: list[Delivery] = field(default_factory=list)
-    stands: list[Stand] = field(default_factory=list)
+    stands: list[LastStand] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     lates: list[Late] = field(default_factory=list)
     cents: list[Cents] = field(default_factory=list)
-    end: End | None = None
+    end: FinalState | None = None
 
     @property
     def drops(self) -> set[str]:
@@ -422,11 +422,11 @@ class History:
     def add(self, event: "Event") -> None:
         """Add an event."""
         drops = self.drops
-        if isinstance(event, End):
+        if isinstance(event, FinalState):
             self.end = event
-        elif isinstance(event, Call) and event.sku in drops:
+        elif isinstance(event, HttpCall) and event.sku in drops:
             self.bids.append(event)
-        elif isinstance(event, Call) and event.sku in {item.sku for item in self.setup.items}:
+        elif isinstance(event, HttpCall) and event.sku in {item.sku for item in self.setup.items}:
             self.attempts.append(event)
         elif isinstance(event, Look) and event.sku in drops:
             self.seen.append(event)
@@ -439,37 +439,37 @@ class History:
 Event = (
     Theft
     | Look
-    | Restock
+    | UnitsAdded
     | Pause
     | Price
     | NewSale
     | Belief
-    | Asked
+    | StoreCall
     | Fault
     | Count
-    | Call
+    | HttpCall
     | Delivery
-    | Stand
+    | LastStand
     | Late
     | Reading
     | Cents
-    | End
+    | FinalState
 )
 
 _LISTS: Final[dict[type[Any], str]] = {
     Theft: "thefts",
     Look: "looks",
-    Restock: "restocks",
+    UnitsAdded: "restocks",
     Pause: "pauses",
     Price: "prices",
     NewSale: "sales",
     Belief: "beliefs",
-    Asked: "asked",
+    StoreCall: "asked",
     Fault: "faults",
     Count: "counts",
-    Call: "calls",
+    HttpCall: "calls",
     Delivery: "deliveries",
-    Stand: "stands",
+    LastStand: "stands",
     Late: "lates",
     Cents: "cents",
     Reading: "readings",
@@ -478,21 +478,21 @@ _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
     "theft": Theft,
     "look": Look,
-    "restock": Restock,
+    "restock": UnitsAdded,
     "pause": Pause,
     "price": Price,
     "sale": NewSale,
     "belief": Belief,
-    "asked": Asked,
+    "asked": StoreCall,
     "fault": Fault,
     "count": Count,
-    "call": Call,
+    "call": HttpCall,
     "delivery": Delivery,
-    "stand": Stand,
+    "stand": LastStand,
     "late": Late,
     "cents": Cents,
     "reading": Reading,
-    "end": End,
+    "end": FinalState,
 }
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lab.torture.history import UNKNOWN, Call, Delivery, Entry, History
+from lab.torture.history import UNKNOWN, Delivery, Entry, History, HttpCall
 from lab.torture.judge_money import MEMORY_S, SOLD, SOLD_OUT
 
 _FOR_EVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Sale:
+class SaleSpan:
     """A sale of `units`, or none (None). It began from `begins` to `began`, and is over from `ends` to `ended`."""
 
     units: int | None
@@ -30,13 +30,13 @@ class Sale:
 
 
 @dataclass(slots=True)
-class Order:
+class ToldOrder:
     """An order that was told to its buyer: first asked for at `asked`, first told at `told`."""
 
     quantity: int
     asked: float
     told: float = _FOR_EVER
-    heard: list[Call] = field(default_factory=list)
+    heard: list[HttpCall] = field(default_factory=list)
 
 
 class Drop:
@@ -46,22 +46,22 @@ class Drop:
         turns = [one for one in history.sales if one.sku == sku]
         begins = [(units, 0.0, 0.0), *((one.units, one.asked_at, one.done_at) for one in turns)]
         ends = [*((one.asked_at, one.done_at) for one in turns), (_FOR_EVER, _FOR_EVER)]
-        self.sales = [Sale(*begin, *end) for begin, end in zip(begins, ends, strict=True)]
+        self.sales = [SaleSpan(*begin, *end) for begin, end in zip(begins, ends, strict=True)]
         self.bids = sorted((one for one in history.bids if one.sku == sku), key=lambda one: one.sent_at)
         self.looks = [one for one in history.seen if one.sku == sku]
         self.first: dict[str, float] = {}
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, ToldOrder] = {}
         for one in self.bids:
             asked = self.first.setdefault(one.wish, one.sent_at)
             if one.status == 200 and one.outcome == SOLD and one.told is not None:
-                order = self.orders.setdefault(one.told, Order(one.quantity, asked))
+                order = self.orders.setdefault(one.told, ToldOrder(one.quantity, asked))
                 order.told = min(order.told, one.done_at)
                 order.heard.append(one)
         end = history.end
         self.left = next((one for one in end.left if one.sku == sku), None) if end else None
         self.kept: Sequence[Entry] = [one for one in end.journal if one.sku == sku] if end else ()
 
-    def sold_at_most(self, sale: Sale, by: float, besides: str) -> int:
+    def sold_at_most(self, sale: SaleSpan, by: float, besides: str) -> int:
         """Return how many units may have been sold in a sale by a moment, to others than one buyer."""
         sold = sum(
             one.quantity

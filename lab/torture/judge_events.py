@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from lab.torture.history import Delivery, End, Entry, History
+from lab.torture.history import Delivery, Entry, FinalState, History
 from lab.torture.judge_service import peace
 from lab.torture.standing import announced, standings
 
@@ -13,7 +13,7 @@ _ROUNDED_S: Final = 0.001  # a moment in an event
 _TOO_LATE_S: Final = 3.0  # beyond the fault: they were on their way
 
 
-def all_delivered(history: History, end: End) -> Iterator[str]:
+def all_delivered(history: History, end: FinalState) -> Iterator[str]:
     """Each event of the journals was taken at least once, as the journal has it, and nothing else ever came."""
     journal = [one for one in end.journal if one.sku not in history.drops]
     written = _written(journal)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from lab.torture.history import Belief, End, Entry, Fault, History
+from lab.torture.history import Belief, Entry, Fault, FinalState, History
 from lab.torture.judge_service import peace
 
 # After these faults a grant may be believed in beside another, until it is noticed (a waiter may be the owner by then).
@@ -115,7 +115,7 @@ def _by_lock(history: History) -> dict[str, list[Belief]]:
     return found
 
 
-def orders_in_order(history: History, end: End) -> Iterator[str]:
+def orders_in_order(history: History, end: FinalState) -> Iterator[str]:
     """Tokens never decrease from entry to entry of an item, until it is unfenced: once each time there is cause."""
     causes = len(_set_back(history))
     written: dict[str, list[Entry]] = defaultdict(list)
@@ -130,7 +130,7 @@ def orders_in_order(history: History, end: End) -> Iterator[str]:
             yield f"{sku}: tokens have begun anew {epoch} times, and the lock came back older {causes} times"
 
 
-def grants_have_one_owner(history: History, end: End) -> Iterator[str]:
+def grants_have_one_owner(history: History, end: FinalState) -> Iterator[str]:
     """Every entry was written under a grant, and no grant was used by two instances."""
     owners: dict[int, set[str]] = defaultdict(set)
     grants: dict[str, int] = {}
@@ -151,7 +151,7 @@ def grants_have_one_owner(history: History, end: End) -> Iterator[str]:
             yield f"batch {order.batch} was written under the grants {token} and {order.token}"
 
 
-def left_nothing(end: End) -> Iterator[str]:
+def left_nothing(end: FinalState) -> Iterator[str]:
     """Nothing is left in the lock's queue, and no lease."""
     for key in end.queue:
         yield f"{key} is still in the queue"

@@ -16,7 +16,7 @@ from itertools import accumulate, count, groupby
 from typing import Any, Final, NamedTuple
 
 from app.orders import OrderState
-from lab.model.money import NOT_YET, Change, Life, Money, Order, Scope, State, Wish
+from lab.model.money import NOT_YET, Change, Life, ModelWish, Money, MoneyScope, MoneyState, Order
 from lab.torture.history import Entry, Flow, History, Kept
 from lab.torture.standing import state_after
 
@@ -24,7 +24,7 @@ _BEYOND: Final = frozenset(("lines", "part_of"))
 _FEW: Final = 3  # entries of a batch that are shown
 
 
-class _Event(NamedTuple):
+class _ToldEvent(NamedTuple):
     """An event, as both sides say it. `units`: what it adds to those left, held and sold."""
 
     order: int
@@ -41,11 +41,11 @@ class _Standing(NamedTuple):
     back: list[str]
 
 
-class Follower:
+class ModelFollower:
     """The model, on the heels of an item's journal. `added`: the units that operators have added, in their order."""
 
     def __init__(self, flow: Flow, without: frozenset[str] = frozenset(), added: Sequence[int] = ()) -> None:
-        scope = Scope(units=flow.item.initial, limit=flow.item.limit)
+        scope = MoneyScope(units=flow.item.initial, limit=flow.item.limit)
         self._model = Money(scope, without={one for one in Money.mechanisms if one in without})
         self._price, self._group = flow.price, flow.group
         self._state = self._model.start
@@ -91,10 +91,10 @@ class Follower:
         if unknown is not None:
             return f"{_named(unknown)}: it has had no first event"
         tried: set[tuple[int, tuple[int, ...]]] = set()
-        paths: list[tuple[int, int, State, tuple[int, ...]]] = []
+        paths: list[tuple[int, int, MoneyState, tuple[int, ...]]] = []
         older = count(0, -1)  # of those with as few restocks the last one goes on
 
-        def go_on(state: State, at: tuple[int, ...]) -> None:
+        def go_on(state: MoneyState, at: tuple[int, ...]) -> None:
             heapq.heappush(paths, (state.added, next(older), state, at))
 
         streams = lines, begun, changed
@@ -126,7 +126,7 @@ class Follower:
         prepared = self._wish(self._state, entry)
         return not isinstance(prepared, str) and not self._model.does(*prepared)[0]
 
-    def _explain(self, state: State, ahead: Sequence[Entry]) -> tuple[State | None, int, str]:
+    def _explain(self, state: MoneyState, ahead: Sequence[Entry]) -> tuple[MoneyState | None, int, str]:
         """Have the model do what the first entry speaks of; return the state after it, and how many entries it took."""
         entry = ahead[0]
         if entry.order in self._beyond:
@@ -143,7 +143,7 @@ class Follower:
             return None, 0, f"{_named(entry)}: the model does {said}; here is {_in_words(self._event(entry))}"
         return after, len(should), ""
 
-    def _beside(self, state: State, entry: Entry) -> State | None:
+    def _beside(self, state: MoneyState, entry: Entry) -> MoneyState | None:
         """Return the state after an event of an order that the model does not know; None if there are no units."""
         store, number = state.store, self._orders[entry.order]
         orders, stock = list(store.orders), store.stock + entry.stock
@@ -155,7 +155,7 @@ class Follower:
         after_it = store._replace(stock=stock, orders=tuple(orders), registered=-1)
         return state._replace(store=after_it) if stock >= 0 else None
 
-    def _wish(self, state: State, entry: Entry) -> tuple[State, Wish] | str:  # noqa: PLR0911 - a case each
+    def _wish(self, state: MoneyState, entry: Entry) -> tuple[MoneyState, ModelWish] | str:  # noqa: PLR0911 - a case each
         """Return the command that an entry speaks of, and the state in which all that nobody sees has happened."""
         order, facts = self._orders.get(entry.order, -1), entry.facts
         refs = self._refs(entry)
@@ -164,16 +164,16 @@ class Follower:
         match entry.kind:
             case "held" | "waiting":
                 buyer = self._buyers.setdefault(entry.buyer or entry.order, len(self._buyers))
-                return state, Wish({"held": "hold", "waiting": "wait"}[entry.kind], buyer, entry.quantity)
+                return state, ModelWish({"held": "hold", "waiting": "wait"}[entry.kind], buyer, entry.quantity)
             case "offered":
-                return state, Wish("offer")
+                return state, ModelWish("offer")
             case "extended" | "cancelled":
-                return state, Wish({"extended": "extend", "cancelled": "cancel"}[entry.kind], order)
+                return state, ModelWish({"extended": "extend", "cancelled": "cancel"}[entry.kind], order)
             case "expired":
-                return self._model.passed(state, order), Wish("look")
+                return self._model.passed(state, order), ModelWish("look")
             case "refunded":
                 about = -1 if "restock" in facts or not refs else refs[0]
-                return state, Wish("refund", order, restock=bool(facts.get("restock")), payment=about)
+                return state, ModelWish("refund", order, restock=bool(facts.get("restock")), payment=about)
             case "confirmed" | "amount_mismatch" | "refund_due":
                 (payment,) = refs or (-1,)
                 if payment < 0:
@@ -183,16 +183,16 @@ class Follower:
                 # Or it was made, and is told with the right amount only now.
                 if made == NOT_YET or (right and made.order == order and not made.right):
                     state = self._model.paid(state, order, right=right, number=payment)
-                return state, Wish("pay", payment)
+                return state, ModelWish("pay", payment)
         return f"the model has no step {entry.kind!r}"
 
     def _refs(self, entry: Entry) -> list[int]:
         names = [entry.facts["payment_ref"]] if "payment_ref" in entry.facts else []
         return [self._payments.setdefault(name, len(self._payments)) for name in names]
 
-    def _event(self, entry: Entry) -> _Event:
+    def _event(self, entry: Entry) -> _ToldEvent:
         units = (entry.stock, entry.held, entry.lucky)
-        return _Event(self._orders[entry.order], entry.number, entry.kind, units, frozenset(self._refs(entry)))
+        return _ToldEvent(self._orders[entry.order], entry.number, entry.kind, units, frozenset(self._refs(entry)))
 
     def _stands(self, kept: Kept) -> Iterator[str]:
         """Compare how an order stands, by the store, with the model."""
@@ -215,18 +215,18 @@ class Follower:
             yield f"{kept.order} counts payment {counts} by its record, and {paid or back} by the model"
 
 
-def _events(orders: Sequence[Order], changes: Sequence[Change]) -> Iterator[_Event]:
+def _events(orders: Sequence[Order], changes: Sequence[Change]) -> Iterator[_ToldEvent]:
     """Name the model's changes as the journal does."""
     now = list(orders)
     for place, events, after in changes:
         if place < 0:
             now.append(after)
-            yield _Event(len(now) - 1, 1, after.life.value, (-after.held, after.held, 0), frozenset())
+            yield _ToldEvent(len(now) - 1, 1, after.life.value, (-after.held, after.held, 0), frozenset())
             continue
         before, now[place] = now[place], after
         held, sold = after.held - before.held, after.sold - before.sold
         kind, payments = _kind(before, after)
-        yield _Event(place, events + 1, kind, (-held - sold, held, sold), payments)
+        yield _ToldEvent(place, events + 1, kind, (-held - sold, held, sold), payments)
 
 
 def _kind(before: Order, after: Order) -> tuple[str, frozenset[int]]:
@@ -249,7 +249,7 @@ def _named(entry: Entry) -> str:
     return f"{entry.sku}, entry {entry.entry}: {entry.kind} of {entry.order}"
 
 
-def _in_words(event: _Event) -> str:
+def _in_words(event: _ToldEvent) -> str:
     stock, held, sold = event.units
     units = f"{stock:+} left, {held:+} held, {sold:+} sold"
     return f"{event.kind} of order {event.order + 1} (its event {event.number}; {units})"
@@ -264,4 +264,4 @@ def is_a_run(history: History) -> Iterator[str]:
         journal = [one for one in end.journal if one.sku == sku]
         added = [one.added for one in history.restocks if one.sku == sku]
         kept = [one for one in end.kept if one.order.startswith(f"{sku}~")]
-        yield from Follower(flow, added=added).follow(journal, kept)
+        yield from ModelFollower(flow, added=added).follow(journal, kept)

@@ -16,7 +16,7 @@ from app.cashier.cashier import BY as CASHIER
 from app.orders import EventKind, OrderState, life
 from app.orders.facts import Facts
 from lab.torture import judge_events
-from lab.torture.history import UNKNOWN, Call, End, Entry, Flow, History, Look, Restock
+from lab.torture.history import UNKNOWN, Entry, FinalState, Flow, History, HttpCall, Look, UnitsAdded
 from lab.torture.judge_service import peace
 from lab.torture.standing import CONFIRMED, MISMATCH, REFUND_DUE, standings, state_after
 
@@ -79,7 +79,7 @@ class Money:
     journal of its item; `named`: the orders, by their names.
     """
 
-    def __init__(self, history: History, end: End) -> None:
+    def __init__(self, history: History, end: FinalState) -> None:
         self.history, self.end = history, end
         self.flows = (*history.setup.flows, *(Flow(item, 0, 0, 0, 0) for item in history.setup.items))
         self.journal: dict[str, list[Entry]] = {flow.item.sku: [] for flow in self.flows}
@@ -98,7 +98,7 @@ class Money:
         self.stood = {order: standings(entries) for order, entries in self.of.items()}
         self.calls = [*history.attempts, *history.calls]
         self.told = [call for call in self.calls if call.status == 200]
-        self.purchases: dict[str, list[Call]] = defaultdict(list)
+        self.purchases: dict[str, list[HttpCall]] = defaultdict(list)
         for call in sorted(self.calls, key=lambda one: one.sent_at):
             if call.verb == "buy":
                 self.purchases[call.wish].append(call)
@@ -138,18 +138,18 @@ class Money:
 
     def restocks(
         self, sku: str, done_by: float = _NEVER, *, since: float = -1.0, until: float = _NEVER
-    ) -> list[Restock]:
+    ) -> list[UnitsAdded]:
         """Return the restocks of an item that were done by a moment, and may have taken place between two others."""
         own = [one for one in self.history.restocks if one.sku == sku and one.done_at <= done_by]
         return [one for one in own if since < one.done_at and one.asked_at < until]
 
 
-def _what(call: Call) -> tuple[str, str, str | None, str | None]:
+def _what(call: HttpCall) -> tuple[str, str, str | None, str | None]:
     payment = call.payment if call.verb == "confirm" else None
     return call.verb, call.wish if call.verb in ("hold", "buy") else "", call.order, payment
 
 
-def _name(call: Call) -> str:
+def _name(call: HttpCall) -> str:
     return f"{call.verb} of {call.payment or call.wish} at {call.done_at:.2f} s"
 
 
@@ -475,7 +475,7 @@ def _is_place_of(one: Entry, buyer: str) -> bool:
     return one.kind == "waiting" and one.buyer == buyer
 
 
-def _fits(call: Call, entry: Entry) -> bool:
+def _fits(call: HttpCall, entry: Entry) -> bool:
     any_payment = call.verb != "confirm" and call.payment is None
     return any_payment or call.verb not in ("confirm", "refund") or entry.facts.get("payment_ref") == call.payment
 
@@ -499,7 +499,7 @@ def facts_told(money: Money) -> Iterator[str]:
         yield from _facts_told(money, call)
 
 
-def _facts_told(money: Money, call: Call) -> Iterator[str]:
+def _facts_told(money: Money, call: HttpCall) -> Iterator[str]:
     entries = money.of.get((call.told if call.verb in ("hold", "buy") else call.order) or "", [])
     flow = next((one for one in money.flows if one.item.sku == call.sku), None)
     if flow is not None and entries and call.verb == "confirm" and call.amount is not None:
@@ -678,7 +678,7 @@ class _Moments:
                     yield f"{_name(call)}: refused for the limit, and had {most} of {flow.item.sku}"
         yield from self._owed_for_nothing()
 
-    def _is_over_the_group(self, call: Call, since: float, most: int) -> bool:
+    def _is_over_the_group(self, call: HttpCall, since: float, most: int) -> bool:
         """Return whether a buyer may have had too many units of the items that have a limit together."""
         wanted = call.items or {call.sku: call.quantity}
         for sku, one in self._money.moments.items():
@@ -876,7 +876,7 @@ def asked_again(money: Money) -> Iterator[str]:
     """Who asks again for a purchase hears the same, and no answer was untrue: who is told of no order has none."""
     orders = {one.key or one.buyer: one for one in money.entries if one.kind == SOLD}
     for wish, calls in money.purchases.items():
-        first: Call | None = None
+        first: HttpCall | None = None
         maybe = False  # whether something may have been sold to it by now, as far as its answers say
         given_up = any(one.status == 0 or one.error == UNKNOWN for one in calls)
         until = _NEVER if given_up else calls[-1].done_at

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from lab.model.protocol import Batch, Instance, Message, Protocol, Scope, State, Store
+from lab.model.protocol import Message, ModelBatch, ModelInstance, Protocol, Scope, State, Store
 from lab.torture.asked import REFUSED
-from lab.torture.history import Asked, History
+from lab.torture.history import History, StoreCall
 
 _MOST: Final = 20_000  # states of one item at one moment
 
 
-class _Now(NamedTuple):
+class _Branch(NamedTuple):
     """A state in which the store of an item may be. `written`: how many batches; `arrived`: what its answer will be."""
 
     store: Store
@@ -35,11 +35,11 @@ class Written(NamedTuple):
     begun: int = 1
 
 
-class Keeper:
+class StoreFollower:
     """Follows the store of one item. `batches`: those that were written; `without`: mechanisms that the model lacks."""
 
     def __init__(
-        self, asked: Sequence[Asked], batches: Sequence[Written], without: frozenset[str] = frozenset()
+        self, asked: Sequence[StoreCall], batches: Sequence[Written], without: frozenset[str] = frozenset()
     ) -> None:
         own = {one for one in Protocol.mechanisms if one in without}
         self._model = Protocol(Scope(instances=1, buyers=0, units=0), without=own)
@@ -51,7 +51,7 @@ class Keeper:
         """Yield the first answer that has no explanation."""
         moments = [(one.sent_at, 0, number) for number, one in enumerate(self._asked)]
         moments += [(one.done_at, 1, number) for number, one in enumerate(self._asked) if one.done_at is not None]
-        states = {_Now(Store(0), 0, frozenset(), frozenset())}
+        states = {_Branch(Store(0), 0, frozenset(), frozenset())}
         for _, ended, number in sorted(moments):
             if not ended:
                 states = {self._without_dead(one._replace(flying=one.flying | {number})) for one in states}
@@ -73,9 +73,9 @@ class Keeper:
             most = max((one.written for one in self._closure(states)), default=0)
             yield f"batch {self._batches[most].batch} is in the journal, and nothing explains how it came there"
 
-    def _answered(self, states: set[_Now], number: int) -> set[_Now]:
+    def _answered(self, states: set[_Branch], number: int) -> set[_Branch]:
         """Return the states in which the answer to a request is what was said."""
-        said, found = self._asked[number].said, set[_Now]()
+        said, found = self._asked[number].said, set[_Branch]()
         for state in self._closure(states):
             for place, answer in state.arrived:
                 if place == number and self._agrees(self._asked[number], answer, said):
@@ -83,7 +83,7 @@ class Keeper:
                     found.add(self._without_dead(state._replace(arrived=left)))
         return found
 
-    def _closure(self, states: set[_Now]) -> set[_Now]:
+    def _closure(self, states: set[_Branch]) -> set[_Branch]:
         """Return all states that are reached by arrivals alone."""
         found, line = set(states), list(states)
         while line and len(found) <= 10 * _MOST:
@@ -95,7 +95,7 @@ class Keeper:
                     line.append(after)
         return found
 
-    def _arrives(self, state: _Now, number: int) -> _Now | None:
+    def _arrives(self, state: _Branch, number: int) -> _Branch | None:
         """Return the state after a request has arrived; None if it did otherwise by the journal."""
         one = self._asked[number]
         gone = state._replace(flying=state.flying - {number})
@@ -123,16 +123,16 @@ class Keeper:
             return self._without_dead(kept)
         return self._without_dead(kept._replace(arrived=kept.arrived | {(number, answer)}))
 
-    def _by_the_model(self, store: Store, one: Asked) -> tuple[Store, int | None]:
+    def _by_the_model(self, store: Store, one: StoreCall) -> tuple[Store, int | None]:
         kind = "read" if one.verb == "prepare" else "commit"
-        batch = Batch(self._number(one.batch), stock=one.stock or 0)
+        batch = ModelBatch(self._number(one.batch), stock=one.stock or 0)
         message = Message(kind, 0, one.token, batch)
-        state = State(store, (Instance(),), (), messages=frozenset({message}), peace=False)
+        state = State(store, (ModelInstance(),), (), messages=frozenset({message}), peace=False)
         ((_, after),) = self._model.arrives(state, message)
         (answer,) = after.answers
         return after.store._replace(orders=()), answer.found
 
-    def _agrees(self, one: Asked, answer: int | None, said: int | str | None) -> bool:
+    def _agrees(self, one: StoreCall, answer: int | None, said: int | str | None) -> bool:
         if said == REFUSED:
             return answer is None
         if one.verb == "commit":  # as many orders as the journal has of it
@@ -142,7 +142,7 @@ class Keeper:
     def _number(self, batch: str) -> int:
         return self._numbers.setdefault(batch, len(self._numbers))
 
-    def _without_dead(self, state: _Now) -> _Now:
+    def _without_dead(self, state: _Branch) -> _Branch:
         """Forget the requests that nobody waits for and that can't change anything any more."""
         dead = {
             number
@@ -173,4 +173,4 @@ def keeps_its_rule(history: History) -> Iterator[str]:
         foreign = len({one.source for one in about if one.source}) > 1
         told = [one for one in about if not (foreign and one.said == REFUSED)]
         asked = sorted(told, key=lambda one: one.sent_at)
-        yield from Keeper(asked, orders.get(sku, ())).follow()
+        yield from StoreFollower(asked, orders.get(sku, ())).follow()

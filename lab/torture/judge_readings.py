@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from app.orders import OrderState
-from lab.torture.history import End, Entry, Flow, History, Item
+from lab.torture.history import Entry, FinalState, Flow, History, Item
 from lab.torture.judge_money import Money
 
 _MONEY: Final = ("paid", "given_back", "owed", "kept", "disputed")
 
 
-def are_right(history: History, end: End) -> Iterator[str]:
+def are_right(history: History, end: FinalState) -> Iterator[str]:
     """Each number is what the journal and the orders add up to."""
     money = Money(history, end)
     should: dict[str, dict[str, Any]] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from lab.torture.history import Call, Fault, History
+from lab.torture.history import Fault, History, HttpCall
 
 _HELD_UP_TTLS: Final = 1.0  # a buyer waits for no longer than this while nothing is broken,
 _OVERTAKEN_TTLS: Final = 3.0  # or than this where the lock promises no order: one may lose race after race
@@ -56,7 +56,7 @@ def not_cut_in_peace(history: History) -> Iterator[str]:
 
 def waits(history: History) -> list[float]:
     """Return how long each buyer waited for the first answer, in seconds, except in trouble."""
-    trouble, wishes, found = _trouble(history), defaultdict[str, list[Call]](list), list[float]()
+    trouble, wishes, found = _trouble(history), defaultdict[str, list[HttpCall]](list), list[float]()
     for one in sorted(history.attempts, key=lambda one: one.sent_at):
         wishes[one.wish].append(one)
     for attempts in wishes.values():

@@ -24,8 +24,8 @@ from lab.torture import cable, shim
 from lab.torture.history import Fault
 from lab.torture.operator import Operator
 from lab.torture.proxy import Proxy
-from lab.torture.receiver import Receiver
-from lab.torture.stage import CLUSTER, POOLED, SENTINEL, Actor, Stage
+from lab.torture.receiver import EventReceiver
+from lab.torture.stage import CLUSTER, POOLED, SENTINEL, Actor, TortureStage
 
 _AIM_WITHIN_S: Final = 3.0
 _RELEASE_S: Final = 0.15  # a release that was sent before its sender was stopped has arrived by then
@@ -47,12 +47,12 @@ class Missed(Exception):
 class World:
     """The parts that a fault may touch: the stage, the operator's view and actions, and the receiver of the events."""
 
-    stage: Stage
+    stage: TortureStage
     dice: random.Random
     sale: Sale
     operator: Operator
     ttl_s: float
-    receiver: Receiver
+    receiver: EventReceiver
 
     def any_instance(self) -> Actor:
         """Return one of the instances."""

@@ -11,7 +11,7 @@ from app.errors import EXPECTED, HasOrders, StockError, StockUnavailable
 from app.orders import TermsChange
 from app.stock import Level
 from app.wiring import Sale
-from lab.torture.history import Flow, Item, NewSale, Pause, Price, Restock
+from lab.torture.history import Flow, Item, NewSale, Pause, Price, UnitsAdded
 
 CURRENCY: Final = "EUR"
 _EACH_S: Final = 2.5  # on average
@@ -46,7 +46,7 @@ class Operator:
         flows: Sequence[Flow],
         drops: Sequence[Item],
         clock: Callable[[], float],
-        noted: Callable[[Restock | Pause | Price | NewSale], None],
+        noted: Callable[[UnitsAdded | Pause | Price | NewSale], None],
     ) -> None:
         self._sale = sale
         self._prices = {flow.item.sku: flow.price for flow in flows}
@@ -157,7 +157,7 @@ class Operator:
                 return  # it can't be read any more
         if units is not None and units != self._units[sku]:
             added, self._units[sku] = units - self._units[sku], units
-            self._noted(Restock(round(asked_at, 4), round(self._clock(), 4), added, sku))
+            self._noted(UnitsAdded(round(asked_at, 4), round(self._clock(), 4), added, sku))
 
     async def _close(self, sku: str, for_s: float, how: str) -> None:
         """Close an item for a moment; whatever becomes of that, it is opened again.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 
 from lab.torture.buyers import Seller, Visitors
-from lab.torture.history import UNKNOWN, Call, Flow
+from lab.torture.history import UNKNOWN, Flow, HttpCall
 
 # The fates of holds, and how often each comes.
 WAYS: Final = {
@@ -65,7 +65,7 @@ _OTHERS: Final = 50  # payments that are remembered
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A request to make. See `Call`."""
+    """A request to make. See `HttpCall`."""
 
     verb: str
     wish: str
@@ -92,7 +92,7 @@ class Payers(Visitors):
         flows: Sequence[Flow],
         seed: int,
         clock: Callable[[], float],
-        told: Callable[[Call], None],
+        told: Callable[[HttpCall], None],
         *,
         patience_s: tuple[float, ...],
         token: str,
@@ -210,12 +210,12 @@ class Payers(Visitors):
             return Act("hold", wish, sku, buyer, items[sku], key, items=items)
         return Act("hold", wish, sku, buyer, items[sku], key, wait=self._ways.random() < _WAITS)
 
-    def _part(self, held: Call) -> dict[str, Any]:
+    def _part(self, held: HttpCall) -> dict[str, Any]:
         """Choose a line of an order, or a unit of one."""
         line = self._ways.choice(held.shown["items"])
         return {"line": line["sku"], "units": self._ways.choice((None, 1)), "key": f"{held.wish}-part"}
 
-    async def _wait(self, told: Call) -> Call | None:
+    async def _wait(self, told: HttpCall) -> HttpCall | None:
         """Look at a place in line until it is a hold, and return that; None if it has ended, or was given up."""
         if told.told is None:
             return None  # a stranger may have begun it in this name
@@ -240,7 +240,7 @@ class Payers(Visitors):
         actor = self._ways.choice(self._actors)
         await asyncio.gather(self._until_told(act, actor), self._until_told(act, self._another(actor)))
 
-    async def _confirm(self, act: Act) -> Call | None:
+    async def _confirm(self, act: Act) -> HttpCall | None:
         """Call back: now and then the answer is lost, or the callback comes once more, later, to another instance.
 
         Returns the first answer that was read.
@@ -258,7 +258,7 @@ class Payers(Visitors):
             await self._until_told(act, self._another(actor))
         return told
 
-    async def _until_told(self, act: Act, actor: Seller | None = None) -> Call | None:
+    async def _until_told(self, act: Act, actor: Seller | None = None) -> HttpCall | None:
         actor = actor or self._ways.choice(self._actors)
         while True:
             call = await self._ask(actor, act, self._ways.choice(self._patience_s))
@@ -270,13 +270,13 @@ class Payers(Visitors):
             await self._pause(call.retry_after)
             actor = self._another(actor)
 
-    async def _ask(self, actor: Seller, act: Act, patience_s: float) -> Call:
+    async def _ask(self, actor: Seller, act: Act, patience_s: float) -> HttpCall:
         sent_at = self._clock()
 
-        def told(status: int, **fields: Any) -> Call:
+        def told(status: int, **fields: Any) -> HttpCall:
             about = {name: getattr(act, name) for name in Act.__slots__}
             at = {"sent_at": round(sent_at, 4), "done_at": round(self._clock(), 4)}
-            call = Call(**about | at | fields, instance=actor.name, status=status)
+            call = HttpCall(**about | at | fields, instance=actor.name, status=status)
             self._told(call)
             return call
 

@@ -26,7 +26,7 @@ _AWAY_S: Final = (0.5, 2.5)
 _HELD_S: Final = 1.2  # longer than it takes the sender to note how far it has come
 
 
-class Receiver(Listener):
+class EventReceiver(Listener):
     """Takes the events of all instances. `told` is called with each that has come; times are by `clock`.
 
     `answers`: the status for each event that was taken, 0 for a cut connection; without it dice are thrown.

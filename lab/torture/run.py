@@ -18,7 +18,7 @@ from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
 from app.orders import DEFAULT_SKU, TermsChange
-from app.outbox.state import State
+from app.outbox.state import DeliveryState
 from app.settings import Guard, load
 from app.stock import Level
 from app.wiring import Sale, open_sale
@@ -34,9 +34,9 @@ from lab.torture.bugs import BUGS
 from lab.torture.buyers import UNITS_PER_PURCHASE, Crowd
 from lab.torture.history import (
     Count,
-    End,
     Entry,
     Fault,
+    FinalState,
     Flow,
     History,
     Item,
@@ -54,8 +54,8 @@ from lab.torture.nemesis import CABLE, Nemesis, World
 from lab.torture.operator import CURRENCY, Operator
 from lab.torture.payers import Payers
 from lab.torture.picture import draw
-from lab.torture.receiver import SECRET, Receiver
-from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, STORES, WEBHOOK_TIMEOUT_S, Actor, Stage
+from lab.torture.receiver import SECRET, EventReceiver
+from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, STORES, WEBHOOK_TIMEOUT_S, Actor, TortureStage
 from lab.torture.stand import STAND, stand
 
 RECOVERY_S: Final = 2.0  # beyond the TTL
@@ -186,7 +186,7 @@ def _make_room(report: Path) -> None:
 def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> History:
     step = progress.add_task("", total=None)
     bug_options = BUGS[options.bug].store_options if options.bug else ()
-    stage = Stage(
+    stage = TortureStage(
         options.lock,
         options.store,
         options.instances,
@@ -310,7 +310,7 @@ def _wait_replicas(options: TortureOptions) -> int:
     return REPLICAS if options.store == SENTINEL else 0
 
 
-async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progress: Progress) -> None:
+async def _sell(options: TortureOptions, stage: TortureStage, recorder: Recorder, progress: Progress) -> None:
     direct = load(
         lock=stage.locks.url,
         store=stage.store_url,
@@ -346,7 +346,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 thieves=0,  # a key of a sale that is over is anybody's
             )
             operator = Operator(sale, setup.items, setup.flows, setup.drops, clock, recorder.note)
-            receiver = Receiver(stage.instances, options.seed, clock, recorder.note)
+            receiver = EventReceiver(stage.instances, options.seed, clock, recorder.note)
             if setup.flows:
                 await receiver.open(sorted(stage.hosts), stage.receiver_port)
             watching = [
@@ -412,20 +412,20 @@ async def _put_on_sale(sale: Sale, setup: Setup, *, cents: bool) -> None:
 
 async def _payers(
     options: TortureOptions,
-    stage: Stage,
+    stage: TortureStage,
     recorder: Recorder,
     clock: Callable[[], float],
     patience_s: tuple[float, ...],
-) -> Payers | cents.Payers:
+) -> Payers | cents.CentsPayers:
     if not options.cents:
         about = stage.instances, recorder.history.setup.flows, options.seed, clock, recorder.note
         return Payers(*about, patience_s=patience_s, token=_TOKEN)
     bank = books.bank_of(options.seed)
     await bank.open(sorted(stage.hosts), stage.bank_port)
-    return cents.Payers(stage.instances, bank, options.seed, clock, token=_TOKEN, baskets=_joins(options))
+    return cents.CentsPayers(stage.instances, bank, options.seed, clock, token=_TOKEN, baskets=_joins(options))
 
 
-def _note_what_instances_saw(stage: Stage, recorder: Recorder, began: float) -> None:
+def _note_what_instances_saw(stage: TortureStage, recorder: Recorder, began: float) -> None:
     for folder, name in [(stage.folder, _OPERATOR), *((actor.directory, actor.name) for actor in stage.instances)]:
         for belief in beliefs.read(folder / beliefs.FILE, name, began):
             recorder.note(belief)
@@ -438,7 +438,7 @@ async def _let_loose(
     world: World,
     crowd: Crowd,
     bidders: Crowd,
-    payers: Payers | cents.Payers,
+    payers: Payers | cents.CentsPayers,
     clock: Callable[[], float],
     recorder: Recorder,
     progress: Progress,
@@ -546,7 +546,7 @@ async def is_sent(sale: Sale, skus: Sequence[str]) -> bool:
         outbox = outboxes[sku]
         if isinstance(level, StockError) or isinstance(outbox, StockError):
             continue  # it can't be read any more
-        state = State.from_text(outbox.text)
+        state = DeliveryState.from_text(outbox.text)
         if state.parked or state.cursor != (level.last_entry or ""):
             return False
     return True
@@ -561,7 +561,7 @@ async def _units_left(sale: Sale, item: Item) -> int:
         return 0  # it can't be read: there is nothing to sell, and the judge will see that in the end
 
 
-async def _calm_down(stage: Stage, sale: Sale, within_s: float) -> None:
+async def _calm_down(stage: TortureStage, sale: Sale, within_s: float) -> None:
     """Wait until the queue and leases are gone; any that are left after that time are a violation."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
@@ -607,7 +607,7 @@ async def _look_on(sale: Sale, skus: Sequence[str], clock: Callable[[], float], 
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _read(stage: Stage, recorder: Recorder) -> None:
+async def _read(stage: TortureStage, recorder: Recorder) -> None:
     """Note what each instance tells readers and operators of the items; nothing, if it does not answer."""
     setup, headers = recorder.history.setup, {"Authorization": f"Bearer {_TOKEN}"}
     skus = [item.sku for item in (*setup.items, *(flow.item for flow in setup.flows))]
@@ -627,7 +627,7 @@ async def _read(stage: Stage, recorder: Recorder) -> None:
                 recorder.note(Reading(actor.name, sku, level, report.get("total", {})))
 
 
-async def _end(stage: Stage, sale: Sale, unreadable: list[str], skus: Sequence[str]) -> End:
+async def _end(stage: TortureStage, sale: Sale, unreadable: list[str], skus: Sequence[str]) -> FinalState:
     left: list[Left] = []
     journal: list[Entry] = []
     kept: list[Kept] = []
@@ -643,10 +643,10 @@ async def _end(stage: Stage, sale: Sale, unreadable: list[str], skus: Sequence[s
             unreadable.append(str(error))
     queue = tuple(one.key for one in await sale.readiness.contenders())
     leases = tuple(await stage.leases())
-    return End(tuple(left), queue, leases, tuple(unreadable), tuple(journal), tuple(kept))
+    return FinalState(tuple(left), queue, leases, tuple(unreadable), tuple(journal), tuple(kept))
 
 
-def _keep_logs(stage: Stage, report: Path) -> None:
+def _keep_logs(stage: TortureStage, report: Path) -> None:
     for actor in stage.instances:
         log = actor.directory / "output.log"
         if log.is_file():

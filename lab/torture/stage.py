@@ -58,7 +58,7 @@ class Actor(Process):
     """
 
     def __init__(
-        self, name: str, stage: "Stage", variables: dict[str, str], bug: str, cable: Cable | None = None
+        self, name: str, stage: "TortureStage", variables: dict[str, str], bug: str, cable: Cable | None = None
     ) -> None:
         self.port, self.cable = free_port(), cable
         host, own_host = (cable.host, cable.address) if cable else ("127.0.0.1", "127.0.0.1")
@@ -133,7 +133,7 @@ class Actor(Process):
             path.close()
 
 
-class Stage:
+class TortureStage:
     """Everything that a run needs, started and ended together.
 
     `lock`: its short name; `store`: one of `STORES`, with `store_options` if it is one server; `cabled`: whether each

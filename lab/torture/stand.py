@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
-from lab.torture.history import History, Stand
+from lab.torture.history import History, LastStand
 from lab.torture.nemesis import World
 
 STAND: Final = "stand"
@@ -18,7 +18,7 @@ _SOLD: Final = "sold"
 _OF_MONEY: Final = ("held", "confirmed", "delivered")
 
 
-async def stand(world: World, history: History, clock: Callable[[], float]) -> Stand:
+async def stand(world: World, history: History, clock: Callable[[], float]) -> LastStand:
     """Break what stays broken, and look until all was done by the others, or it took too long; then mend it."""
     actor, promised = world.any_instance(), (_SOLD, *(_OF_MONEY if history.setup.flows else ()))
     async with AsyncExitStack() as mending:
@@ -37,7 +37,7 @@ async def stand(world: World, history: History, clock: Callable[[], float]) -> S
             await asyncio.sleep(_LOOK_EACH_S)
             done = _done(history, actor.name, began_at)
         gone = f"{actor.name}" + (f", {member.name}" if member is not None else "")
-        return Stand(gone, round(began_at, 4), round(clock(), 4), {name: done.get(name) for name in promised})
+        return LastStand(gone, round(began_at, 4), round(clock(), 4), {name: done.get(name) for name in promised})
 
 
 async def _add_units(world: World, history: History) -> None:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from loadtest.bench.generator import Load, Request, drive, rush
 from loadtest.bench.plot import bars
-from loadtest.bench.stand import CONTENDERS, Contender, Running, Stand
+from loadtest.bench.stand import CONTENDERS, ComparedApp, Running, Stand
 
 ROWS = (
     *("default", "asgi-wait", "nothing", "lua"),
@@ -71,7 +71,7 @@ def main() -> int:
     console = Console()
     with Stand(postgres=options.store == "postgres") as stand, console.status("") as status:
         status.update("Starting the servers and the contenders")
-        canned = stand.start(Contender("canned", "a fixed answer, without a framework", "canned"), options.instances)
+        canned = stand.start(ComparedApp("canned", "a fixed answer, without a framework", "canned"), options.instances)
         running = {
             name: stand.start(CONTENDERS[name], options.instances)
             for name in dict.fromkeys(_contender(row) for row in rows)

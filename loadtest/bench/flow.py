@@ -36,7 +36,7 @@ _WITHIN_S: Final = 300.0
 _ALONE: Final = 20  # buyers before the others, one after the other
 
 
-class Receiver:
+class CountingReceiver:
     """Takes the events, and counts the orders that are confirmed."""
 
     def __init__(self, buyers: int) -> None:
@@ -93,7 +93,7 @@ class Payer:
         self._writer.close()
 
 
-async def _delay_s(payer: Payer, receiver: Receiver) -> float:
+async def _delay_s(payer: Payer, receiver: CountingReceiver) -> float:
     """The median time from the answer to a payment until its event is there, while one buyer comes after the other."""
     took_s = list[float]()
     for number in range(_ALONE):
@@ -106,7 +106,7 @@ async def _delay_s(payer: Payer, receiver: Receiver) -> float:
 
 async def _flow(running: Running, port: int, buyers: int, connections: int) -> dict[str, float]:
     """Return the delay of an event, and how many seconds it took until all had paid, and all events were there."""
-    receiver = Receiver(buyers + _ALONE)
+    receiver = CountingReceiver(buyers + _ALONE)
     application = Starlette(routes=[Route("/", receiver.take, methods=["POST"])])
     server = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning", lifespan="off"))
     serving = asyncio.create_task(server._serve())

@@ -22,10 +22,10 @@ from rich.table import Table
 
 from app.server import raise_file_limit
 from loadtest.bench.generator import drive, holding
-from loadtest.bench.stand import Contender, Running, Stand
+from loadtest.bench.stand import ComparedApp, Running, Stand
 
 _WARM_S = 0.7
-_ENOUGH = Contender("default", "", settings={"QUEUE_MAX": "100000"})
+_ENOUGH = ComparedApp("default", "", settings={"QUEUE_MAX": "100000"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from fencelock.mysql import MySqlClient
 from fencelock.mysql.backend import SCHEMA as LOCK_TABLES
 from fencelock.registry import CLASSES, scheme_of
 from fencelock.zookeeper.client import ZooKeeperClient
-from fencelock.zookeeper.session import Access
+from fencelock.zookeeper.session import Login
 from lab.cli import check_file
 from lab.servers import EtcdMember, MariaDB, Postgres, Valkey, ZooKeeper
 from loadtest.bench.race import OURS, PEERS, Contestant, Heat, heat_of, is_installed, medians, race
@@ -37,7 +37,7 @@ _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overl
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class LockServer:
     """A server of locks. `start` returns its address, as in a lock's URL; `left` returns the keys that locks left.
 
     Our locks talk to it with `module`, which comes with `package`, the name for pip: never a name of
@@ -105,7 +105,7 @@ def _left_in_redis(addresses: str) -> set[str]:
 
 def _left_in_zookeeper(address: str) -> set[str]:
     async def look() -> set[str]:
-        client = ZooKeeperClient(Access(address, timeout_s=10), session_s=10)
+        client = ZooKeeperClient(Login(address, timeout_s=10), session_s=10)
         try:
             return {one.path for one in await client.under("/bench/", deep=True)}
         finally:
@@ -137,12 +137,12 @@ def _left_in_postgres(address: str) -> set[str]:
 
 # The servers by the first word of our locks' names.
 SERVERS: Final = {
-    "etcd": Server("etcd3", "cslab-etcd3", _start_etcd, _left_in_etcd),
-    "redis": Server("redis", "'redis[hiredis]'", _start_redis, _left_in_redis),
-    "redlock": Server("redis", "'redis[hiredis]'", _start_redlock, _left_in_redis),
-    "zookeeper": Server("fencelock.zookeeper", "", _start_zookeeper, _left_in_zookeeper),
-    "postgres": Server("psycopg", "'psycopg[binary]'", _start_postgres, _left_in_postgres),
-    "mysql": Server("asyncmy", "'sqlalchemy[asyncio]' asyncmy cryptography", _start_mysql, _left_in_mysql),
+    "etcd": LockServer("etcd3", "cslab-etcd3", _start_etcd, _left_in_etcd),
+    "redis": LockServer("redis", "'redis[hiredis]'", _start_redis, _left_in_redis),
+    "redlock": LockServer("redis", "'redis[hiredis]'", _start_redlock, _left_in_redis),
+    "zookeeper": LockServer("fencelock.zookeeper", "", _start_zookeeper, _left_in_zookeeper),
+    "postgres": LockServer("psycopg", "'psycopg[binary]'", _start_postgres, _left_in_postgres),
+    "mysql": LockServer("asyncmy", "'sqlalchemy[asyncio]' asyncmy cryptography", _start_mysql, _left_in_mysql),
 }
 
 
@@ -150,7 +150,7 @@ SERVERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LockEntry:
     """A lock that takes part. `server`: the one it needs; `scheme`: of its URL there; `module` comes with `package`."""
 
     contestant: Contestant
@@ -160,17 +160,17 @@ class Entry:
     package: str
 
 
-def _ours() -> Iterator[tuple[str, Entry]]:
+def _ours() -> Iterator[tuple[str, LockEntry]]:
     """Yield all registered locks that have a server; the others keep no processes apart."""
     for lock in CLASSES:
         name = lock.partition("-")[0]
         if server := SERVERS.get(name):
-            yield f"seckill {lock}", Entry(OURS[0], name, scheme_of(lock), server.module, server.package)
+            yield f"seckill {lock}", LockEntry(OURS[0], name, scheme_of(lock), server.module, server.package)
 
 
 # A lock of ours joins by being registered (`fencelock.registry`), a peer by being added in `loadtest.bench.race`.
-CONTESTANTS: Final[dict[str, Entry]] = dict(_ours()) | {
-    one.name: Entry(one, one.system, one.system, one.module, one.package) for one in PEERS
+CONTESTANTS: Final[dict[str, LockEntry]] = dict(_ours()) | {
+    one.name: LockEntry(one, one.system, one.system, one.module, one.package) for one in PEERS
 }
 
 

@@ -25,7 +25,7 @@ from rich.table import Table
 from app.server import raise_file_limit
 from lab.servers.process import Process, ProcessFailed
 from loadtest.bench.generator import Load, drive
-from loadtest.bench.stand import ROOT, Contender, Running, Stand
+from loadtest.bench.stand import ROOT, ComparedApp, Running, Stand
 
 _ITEMS: Final = 1000
 _HEALTHZ: Final = ["--get", "/healthz:1200"]
@@ -97,7 +97,7 @@ def main() -> int:
     console = Console()
     with Stand() as stand, _busy_cores((os.cpu_count() or 2) // 2 if options.busy else 0):
         settings = {"LISTENERS_MAX": "10000"}
-        running = stand.start(Contender("readers", "this service", settings=settings), options.instances)
+        running = stand.start(ComparedApp("readers", "this service", settings=settings), options.instances)
         running.fill(("default", *(f"item-{number}" for number in range(_ITEMS))))
         with console.status("") as status:
             for number in range(options.rounds):

@@ -34,7 +34,7 @@ _STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all calls of a sale
 
 
 @dataclass(frozen=True)
-class Contender:
+class ComparedApp:
     """An application to compare.
 
     `settings`: ours, if it is this service; `stock`: the units that it sells; `pages`: control rooms that look on.
@@ -51,19 +51,19 @@ class Contender:
 CONTENDERS: Final = {
     contender.name: contender
     for contender in (
-        Contender("asgi", "uvicorn alone, no work", "asgi"),
-        Contender("asgi-wait", "uvicorn alone, answered in groups", "asgi-wait"),
-        Contender("nothing", "FastAPI, the same parameters, no work", "nothing"),
-        Contender("lua", "no lock, an atomic script per request", "lua"),
-        Contender("articles", "a lock and a lease per request, as in the articles", "articles"),
-        Contender("batch_max=1", "this service, a lock per purchase", settings={"BATCH_MAX": "1"}),
-        Contender("default", "this service"),
-        Contender("20 pages", "this service, 20 control rooms open", pages=20),
-        Contender("holds", "this service, units are held and paid", settings={"GRACE_S": "0"}),
-        Contender("sold out", "this service, after the last unit", stock=0),
-        Contender("update", "no lock, UPDATE ... WHERE stock > 0 per request", "update"),
-        Contender("skip-locked", "a row per unit, FOR UPDATE SKIP LOCKED", "skip-locked", stock=_ROWS),
-        Contender("advisory", "an advisory lock and a transaction per request", "advisory"),
+        ComparedApp("asgi", "uvicorn alone, no work", "asgi"),
+        ComparedApp("asgi-wait", "uvicorn alone, answered in groups", "asgi-wait"),
+        ComparedApp("nothing", "FastAPI, the same parameters, no work", "nothing"),
+        ComparedApp("lua", "no lock, an atomic script per request", "lua"),
+        ComparedApp("articles", "a lock and a lease per request, as in the articles", "articles"),
+        ComparedApp("batch_max=1", "this service, a lock per purchase", settings={"BATCH_MAX": "1"}),
+        ComparedApp("default", "this service"),
+        ComparedApp("20 pages", "this service, 20 control rooms open", pages=20),
+        ComparedApp("holds", "this service, units are held and paid", settings={"GRACE_S": "0"}),
+        ComparedApp("sold out", "this service, after the last unit", stock=0),
+        ComparedApp("update", "no lock, UPDATE ... WHERE stock > 0 per request", "update"),
+        ComparedApp("skip-locked", "a row per unit, FOR UPDATE SKIP LOCKED", "skip-locked", stock=_ROWS),
+        ComparedApp("advisory", "an advisory lock and a transaction per request", "advisory"),
     )
 }
 
@@ -71,14 +71,14 @@ CONTENDERS: Final = {
 class Running:
     """A contender with its instances. Its data in the store is apart from that of the others."""
 
-    def __init__(self, contender: Contender, instances: int, lock_url: str, store_url: str) -> None:
+    def __init__(self, contender: ComparedApp, instances: int, lock_url: str, store_url: str) -> None:
         self.contender = contender
         self._lock_url = lock_url
         self.store_url = store_url
         self._lock_prefix = f"/bench/{contender.name.replace(' ', '-')}"
         self.processes = [self._process(number) for number in range(instances)]
 
-    def _process(self, number: int) -> "Instance":
+    def _process(self, number: int) -> "HttpProcess":
         port = free_port()
         env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         if self.contender.program is not None:
@@ -96,7 +96,7 @@ class Running:
             env |= {PREFIX + name: value for name, value in (own | self.contender.settings).items()}
             argv = [sys.executable, "-m", "app", "serve"]
         env["PYTHONPATH"] = str(ROOT)
-        return Instance(f"{self.contender.name}-{number}", port, argv, env)
+        return HttpProcess(f"{self.contender.name}-{number}", port, argv, env)
 
     def urls(self, path: str = "/stock/reduce") -> list[str]:
         """Return the URLs of its instances."""
@@ -169,7 +169,7 @@ class Running:
         return open_sale(load(lock=self._lock_url, store=self.store_url, lock_prefix=self._lock_prefix))
 
 
-class Instance(Process):
+class HttpProcess(Process):
     """A process that serves HTTP on `port`."""
 
     def __init__(self, name: str, port: int, argv: list[str], env: dict[str, str]) -> None:
@@ -202,7 +202,7 @@ class Stand:
     def __exit__(self, *_: object) -> None:
         self._all.close()
 
-    def start(self, contender: Contender, instances: int = 2) -> Running:
+    def start(self, contender: ComparedApp, instances: int = 2) -> Running:
         """Start a contender's instances, which are ready afterwards, and end with the stand."""
         lock_url = f"etcd://{self.etcd.endpoint.partition('://')[2]}"
         store_url = f"redis://127.0.0.1:{self.store.port}/{self._databases}"

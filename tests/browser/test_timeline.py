@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from lab.torture.history import Belief, Call, Count, Fault, History, Item, Setup
+from lab.torture.history import Belief, Count, Fault, History, HttpCall, Item, Setup
 from lab.torture.judge import Finding
 from lab.torture.picture import draw
 from tests.harness.browser import Visitors, contrasts, drawn
@@ -30,7 +30,7 @@ def made() -> History:
         belief("b", 6, 8.0, 10.0),
     ]
     history.attempts = [
-        Call("buy", f"w{number}", "default", "ann", 1, "a", number, number + 0.1, 200, outcome="sold")
+        HttpCall("buy", f"w{number}", "default", "ann", 1, "a", number, number + 0.1, 200, outcome="sold")
         for number in range(10)
     ]
     history.faults = [Fault("pause", "b </script><b>", True, 3.0, 6.0, 3.0, 10.0, 3.0)]

@@ -33,7 +33,7 @@ from app.orders.record import Line
 from app.sale import batch as batches
 from app.sale.batch import Clocked, Part, ask_all, beyond, by_item, decide_parts, joined
 from app.sale.queue import Queue
-from app.stock import Fence, Note, StockStore
+from app.stock import Fence, LogNote, StockStore
 from app.telemetry.observer import Observer
 
 SKU: Final = "tv"
@@ -304,7 +304,7 @@ class Play:
         if kind == 2:
             return await store.unfence(SKU, by="olga")
         if kind == 3:
-            return await store.note(SKU, Note("olga", "replay", {}, {"events": "all"}))
+            return await store.note(SKU, LogNote("olga", "replay", {}, {"events": "all"}))
         if kind in (4, 5):
             asks = {SKU: Ask(), "nothing": Ask(["ann"], ["k"], holds=True), "a/b": Ask()}
             found = await store.prepare(side.fence(), "odd", asks)

@@ -27,7 +27,7 @@ from app.wiring import Sale, open_sale
 from lab.servers import MariaDB, Valkey
 from lab.torture import judge_money
 from lab.torture.books import journal_of, kept_of
-from lab.torture.history import End, Flow, History, Item, Setup
+from lab.torture.history import FinalState, Flow, History, Item, Setup
 from lab.torture.judge_money import Money
 from tests.harness.servers import optional
 from tests.harness.waiting import eventually
@@ -323,7 +323,7 @@ class Books(RuleBasedStateMachine):
         }
         assert there == model
         setup = Setup((), 2, 1, 1, "", "", "fence", 0, (), flows=(Flow(Item(self.sku, self.came), 0, 0, 0, PRICE),))
-        books = Money(History(setup), End(journal=tuple(journal), kept=tuple(kept)))
+        books = Money(History(setup), FinalState(journal=tuple(journal), kept=tuple(kept)))
         for check in (judge_money.units_in_one_place, judge_money.orders_live_once, judge_money.records_agree):
             assert not list(check(books))
         assert not self.run(self.sales[1].audit(self.sku)).violations

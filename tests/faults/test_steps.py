@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lab.steps.__main__ import LOCKS, OF_A_CHANGE
-from lab.steps.protocols import Http, MySql, Pg, Protocol, Resp
+from lab.steps.protocols import Http, MySql, Pg, Resp, WireProtocol
 
 # Those of elections and what is made of them go at night, with the other systems, and with those that take minutes.
 OF_A_LOCK = (
@@ -112,12 +112,12 @@ def was_started(self, record, slot):
 AsyncOnce._was_started = was_started
 """
 NOT_WOKEN = """
-from fencelock.redis.client import Listener
+from fencelock.redis.client import ReleaseListener
 def leave(self, pattern, ticket):
     channel = self._channels.get(pattern)
     if channel is not None and ticket in channel.line:
         channel.line.remove(ticket)
-Listener.leave = leave
+ReleaseListener.leave = leave
 """
 
 
@@ -177,7 +177,7 @@ def test_what_is_broken_is_found(broken: str, system: str, only: str) -> None:
     ],
     ids=["Redis", "HTTP", "MySQL", "PostgreSQL"],
 )
-def test_messages_are_cut_however_they_arrive(protocol: type[Protocol], asked: bytes, names: list[str]) -> None:
+def test_messages_are_cut_however_they_arrive(protocol: type[WireProtocol], asked: bytes, names: list[str]) -> None:
     for size in (1, 7, len(asked)):
         speaks, found = protocol(), []
         for at in range(0, len(asked), size):

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from app.errors import StockCorrupt, StockError, UnknownItem
 from app.orders import ERASED, Event, OrderState, Record
-from app.stock import Change, Fence, Note, StockStore
+from app.stock import Change, Fence, LogNote, StockStore
 from app.stock.batch import LAYOUT
 from app.stock.storage import DUE_MAX, LINE_MAX, Erased, Found, Head, Names, Put, Storage
 from app.stock.values import tag_of
@@ -260,7 +260,7 @@ class MemoryStorage(Storage):
         return [one for one in reversed(self.server.lines) if sku in (None, one.sku)][:limit]
 
     @override
-    async def add_to_log(self, sku: str, note: Note) -> None:
+    async def add_to_log(self, sku: str, note: LogNote) -> None:
         self.server.lines.append(Change(self.server.clock(), note.by, note.what, sku, note.before, note.after))
 
     @override

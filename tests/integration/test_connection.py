@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 import fencelock
 from app.main import create_app
 from app.server import Server
-from app.web.connection import Connection
+from app.web.connection import ClientConnection
 from lab.servers import EtcdMember, Valkey
 from tests.harness.clients import BUYERS, FOREIGN_PAGES
 from tests.harness.shop import TOKEN, lock_url, settings
@@ -50,7 +50,7 @@ REQUESTS = {
 }
 
 
-class Slow(Connection):
+class Slow(ClientConnection):
     """A service without the short cut: every purchase is a task, and goes through the ASGI application."""
 
     def _open_shop(self) -> None:
@@ -99,7 +99,7 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    etcd: EtcdMember, valkey: Valkey, connection: type[Connection], *, keep_alive_s: int = 75, **others: Any
+    etcd: EtcdMember, valkey: Valkey, connection: type[ClientConnection], *, keep_alive_s: int = 75, **others: Any
 ) -> AsyncIterator[Served]:
     app = create_app(settings(etcd.endpoint, valkey.url, **others))
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
@@ -139,7 +139,7 @@ H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_an_offer_of_http_2_does_not_cost_the_body(etcd: EtcdMember, valkey: Valkey, chunked: bool) -> None:
     """Java's client makes one with each request; it is answered in HTTP/1.1, and the body counts, in pieces, too."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         for line, body, expected in (
             ("POST /holds", '{"buyer": "ann"}', b'"outcome":"held"'),
@@ -164,7 +164,7 @@ async def test_an_offer_of_http_2_does_not_cost_the_body(etcd: EtcdMember, valke
 @pytest.mark.parametrize("more", ["", H2C], ids=["alone", "with an offer of HTTP/2"])
 async def test_a_trailer_without_end(etcd: EtcdMember, valkey: Valkey, more: str) -> None:
     """The connection is dropped before it fills the memory."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         _, writer = await asyncio.open_connection("127.0.0.1", one.port)
         head = f"POST /holds HTTP/1.1\r\nHost: x\r\n{more}Transfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode() + b"2\r\n{}\r\n0\r\nX: ")
@@ -177,7 +177,7 @@ async def test_a_trailer_without_end(etcd: EtcdMember, valkey: Valkey, more: str
 
 async def test_a_body_behind_many_requests_without_one(etcd: EtcdMember, valkey: Valkey) -> None:
     """A client that has asked often on its connection may still send a body behind its head."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
         for _ in range(30):
@@ -198,7 +198,8 @@ async def test_a_body_behind_many_requests_without_one(etcd: EtcdMember, valkey:
 
 async def test_those_who_have_gone_take_no_places(etcd: EtcdMember, valkey: Valkey) -> None:
     """A body whose client has closed the connection is not waited for, however long it might have taken."""
-    async with served(etcd, valkey, Connection, payments_secret="whsec_" + 32 * "a", request_timeout_ms=600_000) as one:
+    how: dict[str, Any] = {"payments_secret": "whsec_" + 32 * "a", "request_timeout_ms": 600_000}
+    async with served(etcd, valkey, ClientConnection, **how) as one:
         for _ in range(600):
             _, writer = await asyncio.open_connection("127.0.0.1", one.port)
             writer.write(b"POST /payments/webhook HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\na")
@@ -213,7 +214,7 @@ async def test_those_who_have_gone_take_no_places(etcd: EtcdMember, valkey: Valk
 
 async def test_a_request_behind_one_that_was_refused(etcd: EtcdMember, valkey: Valkey) -> None:
     """Nothing is sold to a client whose connection is being closed."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
         writer.write(b"GET / HTTP/1.1\r\n\r\nPOST /stock/reduce HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\n\r\n")
@@ -229,7 +230,7 @@ async def test_a_request_behind_one_that_was_refused(etcd: EtcdMember, valkey: V
 async def test_paths_that_end_in_a_line_end(etcd: EtcdMember, valkey: Valkey) -> None:
     """They are no paths of ours, on neither port: what hides paths, and what routes them, agree."""
     paths = ("/metrics%0A", "/stock%0a", "/holds%0A", "/holds/x/cancel%0A", "/payments/webhook%0A")
-    async with served(etcd, valkey, Connection, operator_port=1) as one:
+    async with served(etcd, valkey, ClientConnection, operator_port=1) as one:
         for path, method in product(paths, ("GET", "POST", "PUT")):
             answer = await one.ask(f"{method} {path} HTTP/1.1\nHost: x\nContent-Length: 0\nConnection: close\n")
             assert any(line.startswith(b"HTTP/1.1 404") for line in answer), answer
@@ -237,7 +238,7 @@ async def test_paths_that_end_in_a_line_end(etcd: EtcdMember, valkey: Valkey) ->
 
 async def test_a_hold_whose_body_never_comes(etcd: EtcdMember, valkey: Valkey) -> None:
     """It is refused when its time is up, and holds nothing."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
         writer.write(b"POST /holds HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n{")
@@ -272,15 +273,15 @@ async def test_both_ways_answer_alike(
 ) -> None:
     """Each request, sent twice, gets the same answers both ways, except for the date and the order's id."""
     told = {}
-    for connection in (Connection, Slow):
+    for connection in (ClientConnection, Slow):
         async with served(etcd, valkey, connection, **others) as one:
             await fill(one)
             told[connection] = {
                 (name, turn): await one.ask(head) for name, head in REQUESTS.items() for turn in ("first", "second")
             }
-    assert told[Connection] == told[Slow]
+    assert told[ClientConnection] == told[Slow]
     said = {
-        name: int(next(line for line in told[Connection][name, "first"] if line[:5] == b"HTTP/")[9:12])
+        name: int(next(line for line in told[ClientConnection][name, "first"] if line[:5] == b"HTTP/")[9:12])
         for name in REQUESTS
     }
     assert {name: said[name] for name in statuses} == statuses
@@ -292,10 +293,10 @@ async def test_both_ways_answer_alike(
 async def test_request_ids(etcd: EtcdMember, valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
     """With the setting each purchase has one, its own or a new one, in its answer, its order and the log; else none."""
     known = REQUESTS["known"]
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         assert not [line for line in await one.ask(known) if line.startswith(b"x-request-id")]
-    async with served(etcd, valkey, Connection, request_ids=True, log_format="json") as one:
+    async with served(etcd, valkey, ClientConnection, request_ids=True, log_format="json") as one:
         await fill(one)
         caplog.set_level(logging.INFO, "app.web.request_ids")
         for head in (known, REQUESTS["get"], known.replace("reduce", "reduce?sku=none")):
@@ -323,7 +324,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 async def test_a_purchase_needs_no_task(etcd: EtcdMember, valkey: Valkey, started: list[str]) -> None:
     """No real client's purchase starts a task. (If uvicorn renames the method that starts one, this test fails.)"""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         started.clear()
         for head in (*BUYERS.values(), REQUESTS["get"], REQUESTS["json"]):
@@ -336,7 +337,7 @@ async def test_a_purchase_needs_no_task(etcd: EtcdMember, valkey: Valkey, starte
 @pytest.mark.parametrize("path", ["/stock/reduce", "/stock"])
 async def test_a_connection_that_is_not_used_is_closed(etcd: EtcdMember, valkey: Valkey, path: str) -> None:
     """An idle connection is closed after its time, whatever its requests were; an active one stays."""
-    async with served(etcd, valkey, Connection, keep_alive_s=1) as one:
+    async with served(etcd, valkey, ClientConnection, keep_alive_s=1) as one:
         await fill(one)
         (reader, writer), (other, asking) = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(2)]
         request = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
@@ -358,7 +359,7 @@ async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etc
     """Half-closed and closed connections look alike until something is sent. (A buyer with a key can ask again.)"""
     requests = [f"GET /stock/reduce{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for query in ("", "?sku=none")]
     with fencelock.connect(lock_url(etcd.endpoint)) as backend:
-        async with served(etcd, valkey, Connection) as one:
+        async with served(etcd, valkey, ClientConnection) as one:
             await fill(one)
             for request, status in zip(requests, (b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 404 "), strict=True):
                 half_closed, gone = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(2)]
@@ -378,7 +379,7 @@ async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etc
 
 async def test_requests_that_do_not_wait_for_answers(etcd: EtcdMember, valkey: Valkey) -> None:
     """Of pipelined requests only the first is answered, however quickly, and then the connection ends."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         for query in ("", "?quantity=100", "?sku=none", "?quantity=0"):
             reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
@@ -397,7 +398,7 @@ async def test_what_goes_wrong_is_said_all_the_same(
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError
 
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         for step in ("parse", "_with_order"):
             with monkeypatch.context() as patch:
@@ -418,7 +419,7 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
 
 async def test_a_client_that_sends_no_more_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
     """A client that half-closes behind its request gets its answer, whatever the request; nothing of it is left."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         for gone in (False, True):
             reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
@@ -435,7 +436,7 @@ async def test_a_client_that_sends_no_more_at_once(etcd: EtcdMember, valkey: Val
 
 async def test_a_reader_that_sends_no_more_is_answered(etcd: EtcdMember, valkey: Valkey) -> None:
     """A half-closed reader gets its answer; a half-closed listener has left its stream."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         for path, stays in (("/stock", True), ("/healthz", True), ("/stock/live", False)):
             reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
@@ -454,7 +455,7 @@ async def test_a_body_that_breaks_off_into_nonsense_is_refused_at_once(
     etcd: EtcdMember, valkey: Valkey, path: str
 ) -> None:
     """It keeps no place until it is late, which is never here."""
-    async with served(etcd, valkey, Connection, request_timeout_ms=600_000) as one:
+    async with served(etcd, valkey, ClientConnection, request_timeout_ms=600_000) as one:
         reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode() + b"5\r\nabcde\r\n")
@@ -471,7 +472,7 @@ async def test_a_body_that_breaks_off_into_nonsense_is_refused_at_once(
 
 async def test_half_a_wish_is_none(etcd: EtcdMember, valkey: Valkey) -> None:
     """A request to cancel one of two units, whose client hangs up in the middle of it, does not cancel both."""
-    async with served(etcd, valkey, Connection) as one:
+    async with served(etcd, valkey, ClientConnection) as one:
         await fill(one)
         wish = '{"buyer": "ann", "quantity": 2}'
         held = await one.ask(f"POST /holds HTTP/1.1\nHost: x\nContent-Length: {len(wish)}\n\n{wish}")
@@ -493,7 +494,7 @@ async def test_purchases_and_other_requests_share_a_connection(
     etcd: EtcdMember, valkey: Valkey, started: list[str]
 ) -> None:
     """A purchase behind a page needs no task either; the connection is kept as long as either of the two uses it."""
-    async with served(etcd, valkey, Connection, keep_alive_s=2) as one:
+    async with served(etcd, valkey, ClientConnection, keep_alive_s=2) as one:
         await fill(one)
         started.clear()
         reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
@@ -511,7 +512,7 @@ async def test_purchases_and_other_requests_share_a_connection(
 
 async def test_one_host_and_a_known_version(etcd: EtcdMember, valkey: Valkey) -> None:
     """As RFC 9112 has it: a request that two servers in a row could read in two ways is refused by the first."""
-    async with served(etcd, valkey, Connection) as served_:
+    async with served(etcd, valkey, ClientConnection) as served_:
         await fill(served_)
         for head, status in (
             ("POST /stock/reduce HTTP/1.1\nHost: x\n", 200),

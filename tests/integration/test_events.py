@@ -13,7 +13,7 @@ import pytest
 from starlette.responses import Response
 
 from app.orders import Hold
-from app.outbox.pull import ITEMS_MAX, Place, Pull, _parsed, _text
+from app.outbox.pull import ITEMS_MAX, Pull, PullPlace, _parsed, _text
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.contract.test_stores import MySqlSystem, RedisSystem
@@ -124,7 +124,7 @@ async def test_a_cursor_outlives_sales(etcd: EtcdMember, store: str) -> None:
         assert sorted(buyers(page)) == ["cyd", "dan"]
         assert buyers(await pull(http, page["next"])) == []
         # Of a sale before which the store's clock was ahead: its entries were greater than those of today.
-        ahead = _text({"lamp": Place("1", "9999999999999"), "zoo": _parsed(page["next"])["zoo"]})
+        ahead = _text({"lamp": PullPlace("1", "9999999999999"), "zoo": _parsed(page["next"])["zoo"]})
         assert buyers(await pull(http, ahead)) == ["cyd"]
 
 
@@ -166,7 +166,7 @@ async def test_a_cursor_that_is_ahead(etcd: EtcdMember, store: str) -> None:
         cursor = (await pull(http))["next"]
         sale, entry = _parsed(cursor)["lamp"]
         ms, dash, _ = entry.partition("-")
-        ahead = _text({"lamp": Place(sale, f"{int(ms) + 1_000_000_000}{dash}{'0' * len(dash)}")})
+        ahead = _text({"lamp": PullPlace(sale, f"{int(ms) + 1_000_000_000}{dash}{'0' * len(dash)}")})
         streams = {"Accept": "text/event-stream"}
         for params in ({"after": ahead}, {"after": ahead, "sku": "lamp"}):
             for headers in (SHOP, SHOP | streams):

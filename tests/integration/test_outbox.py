@@ -17,7 +17,7 @@ from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.orders import Cancel, Confirm, Extend, Hold, OrderId, Purchase, Refund
 from app.outbox.feed import Feed
 from app.outbox.message import Message
-from app.outbox.state import Parked, Place, State, Wish
+from app.outbox.state import DeliveryState, Parked, Place, Wish
 from app.stock import Fence, Outbox, StockStore
 from app.stock.outbox import Slip
 from app.wiring import open_sale
@@ -261,7 +261,7 @@ async def test_a_take_over_doubles_nothing(etcd: EtcdMember, valkey: Valkey, sho
         events = await shop.store.journal("default")
     places = [Place(before.entry, event.entry) for before, event in itertools.pairwise(events)]
     now = time.time()
-    state = State(parked={odd.order.number: Parked(odd.order.number, [*places], now, 1, now, now, "refused")})
+    state = DeliveryState(parked={odd.order.number: Parked(odd.order.number, [*places], now, 1, now, now, "refused")})
     feed = Feed.of("default", Outbox("1", state.to_text()))
     assert [feed.take(event) is not None for event in events] == [True, False, False]
     assert feed.state.parked[odd.order.number].places == places
@@ -410,9 +410,9 @@ async def test_an_item_that_another_lock_system_fenced(
         assert shop.sender.warnings == []
 
 
-async def noted(shop: Any) -> State:
+async def noted(shop: Any) -> DeliveryState:
     outbox = (await shop.store.outbox(["default"]))["default"]
-    return State.from_text(outbox.text)
+    return DeliveryState.from_text(outbox.text)
 
 
 async def test_two_instances(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -487,7 +487,7 @@ async def test_one_event_of_a_batch(etcd: EtcdMember, valkey: Valkey, shop_end: 
             state = await shop.store.outbox(["default"])
             held_all = (await shop.store.journal("default", limit=40))[-1].entry
             await shop.store.save_outbox(
-                "default", Fence(1, "etcd"), replace(state["default"], text=State(held_all, 40).to_text())
+                "default", Fence(1, "etcd"), replace(state["default"], text=DeliveryState(held_all, 40).to_text())
             )
             await shop.unfence("default")
             record = valkey.ask("HGET", "seckill:{default}:records", parts(odd)[1])

@@ -15,7 +15,7 @@ from app.cli.events import undelivered
 from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
 from app.operator import deliveries
 from app.orders import Cancel, Confirm, Hold
-from app.outbox.state import State, Wish
+from app.outbox.state import DeliveryState, Wish
 from app.stock import Fence
 from app.stock.outbox import Slip
 from app.wiring import open_sale
@@ -60,8 +60,8 @@ async def held(shop: Any, buyer: str) -> Any:
     return await shop.submit(Hold(buyer=buyer))
 
 
-async def noted(shop: Any, name: str) -> State:
-    return State.from_text((await shop.store.outbox(["default"], name))["default"].text)
+async def noted(shop: Any, name: str) -> DeliveryState:
+    return DeliveryState.from_text((await shop.store.outbox(["default"], name))["default"].text)
 
 
 def buyers(end: Receiver) -> list[str]:

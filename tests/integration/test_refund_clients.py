@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from app.cashier import connect
-from app.cashier.provider import Became, Result, Unanswered, Wish
+from app.cashier.provider import Became, RefundWish, Result, Unanswered
 from app.errors import ConfigurationError, SeckillError
 from app.orders import OrderId
-from app.outbox.endpoint import Endpoint
 from app.outbox.endpoint import Result as Answer
+from app.outbox.endpoint import ShopEndpoint
 from app.payments import Kind, Report
 from app.payments.reconcile import Movement, MovementKind
 from app.wiring import refunds_of
@@ -29,8 +29,8 @@ from tests.harness.shop import settings
 ORDER = OrderId("default", "1-0", "s" * 32)
 
 
-def wish(ref: str = "pi_1", amount: int | None = None, currency: str | None = "EUR", name: str = "n4m3") -> Wish:
-    return Wish(ORDER, name, ref, amount, currency)
+def wish(ref: str = "pi_1", amount: int | None = None, currency: str | None = "EUR", name: str = "n4m3") -> RefundWish:
+    return RefundWish(ORDER, name, ref, amount, currency)
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ async def test_a_shop_is_asked_by_name() -> None:
 
     with serving(Starlette(routes=[Route("/refunds", take, methods=["POST"])])) as url:
         client = connect(f"{url}/refunds", secrets=[SECRET], timeout_s=5)
-        asked = Wish(ORDER, "n4m3", "pi_1", 200, "EUR", "cart-17")
+        asked = RefundWish(ORDER, "n4m3", "pi_1", 200, "EUR", "cart-17")
         assert [await client.refund(asked) for _ in range(2)] == [Result(Became.DONE), Result(Became.ACCEPTED)]
         assert await client.made("pi_1") is None
         await client.close()
@@ -325,7 +325,7 @@ async def test_what_a_shop_answers(answers: list[Answer], became: Became, closed
     """A refusal is one that would come again; with a wrong secret no other refund would get through either."""
     client = connect("https://shop.example/refunds", secrets=[SECRET], timeout_s=5)
     for answer in answers:
-        with patch.object(Endpoint, "post", AsyncMock(return_value=answer)):
+        with patch.object(ShopEndpoint, "post", AsyncMock(return_value=answer)):
             found = await client.refund(wish())
         assert (found.became, found.closed, bool(found.why)) == (became, closed, bool(answer.why)), answer
 

@@ -40,7 +40,7 @@ from app.orders.facts import Facts
 from app.orders.refunds import ruling
 from app.orders.settle import Given
 from app.stock import Level
-from lab.model.bank import IDS, NOTICES, TOTALS, Bank, Notice
+from lab.model.bank import IDS, NOTICES, TOTALS, ModelBank, ProviderNotice
 
 SECRET = "a" * 32
 ORDER = OrderId("default", "1-0", SECRET)
@@ -60,7 +60,7 @@ def held() -> Record:
 class Desk:
     """An order, its provider, and all who have a word on its money. `elsewhere`: what went back in other ways."""
 
-    bank: Bank
+    bank: ModelBank
     record: Record = field(default_factory=held)
     left: int = LEFT
     changes: list[OrderChange] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Desk:
             for made in self.bank.made(payment.ref) if self.bank.style == IDS else ():
                 what = "refunded" if made.lasts else "failed"
                 currency = self.bank.charges[made.ref][1]
-                self.hears_of(Notice(what, made.ref, made.amount, made.id, made.key, self.bank.now, currency))
+                self.hears_of(ProviderNotice(what, made.ref, made.amount, made.id, made.key, self.bank.now, currency))
             now = self.record.payment(payment.ref)
             for one in now.open if now else ():
                 if _is_to_make(one):
@@ -162,7 +162,7 @@ class Desk:
                 self.bank.notices.remove(notice)
             self.hears_of(notice)
 
-    def hears_of(self, notice: Notice) -> None:
+    def hears_of(self, notice: ProviderNotice) -> None:
         """A notice is taken, as `app.web.payments` does it."""
         own = notice.id if self.bank.style == IDS else None
         about: dict[str, Any] = {"refund_id": own, "at": notice.at}
@@ -312,7 +312,7 @@ FAILS = [st.tuples(st.just("bounces"), st.integers(0, 9)), st.tuples(st.just("re
 BACKUPS = [st.tuples(st.just("saves")), st.tuples(st.just("restores"))]
 
 
-def lived(bank: Bank, acts: list[tuple[Any, ...]]) -> Desk:
+def lived(bank: ModelBank, acts: list[tuple[Any, ...]]) -> Desk:
     """An order that was paid, unless it is not the first thing that is done with it, after all these acts."""
     desk = Desk(bank)
     if not acts or acts[0][0] not in ("pays", "cancels"):
@@ -334,7 +334,7 @@ def lived(bank: Bank, acts: list[tuple[Any, ...]]) -> Desk:
 @settings(max_examples=400, deadline=None)
 def test_the_account_is_the_providers_books(acts: list[Any], ticks: bool) -> None:
     """Refunds by all ways, failures, disputes, other currencies; notices late, twice, in any order, in one second."""
-    desk = lived(Bank(IDS, ticks), acts)
+    desk = lived(ModelBank(IDS, ticks), acts)
     desk.check()
     assert not any(map(_is_to_make, (one for _, one in desk.record.refunds)))
 
@@ -343,7 +343,7 @@ def test_the_account_is_the_providers_books(acts: list[Any], ticks: bool) -> Non
 @settings(max_examples=200, deadline=None)
 def test_a_restore_makes_no_refund_twice(acts: list[Any]) -> None:
     """The store comes back older, once or more: what the provider has is found there, and given back once."""
-    lived(Bank(IDS), [act for act in acts if act[0] not in ("by_bank", "notes")]).check()
+    lived(ModelBank(IDS), [act for act in acts if act[0] not in ("by_bank", "notes")]).check()
 
 
 @pytest.mark.parametrize("style", [NOTICES, TOTALS])
@@ -351,7 +351,7 @@ def test_a_restore_makes_no_refund_twice(acts: list[Any]) -> None:
 @settings(max_examples=150, deadline=None)
 def test_a_provider_that_names_no_refund(style: str, acts: list[Any]) -> None:
     """One that tells movements without ids, or only totals: the sums are right as long as no refund comes back."""
-    lived(Bank(style), acts).check()
+    lived(ModelBank(style), acts).check()
 
 
 @given(amount=AMOUNTS, so_far=AMOUNTS, at=st.integers(1, 9))

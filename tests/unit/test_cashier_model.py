@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cashier import Cashier
-from app.cashier.provider import Became, Result, Unanswered, Wish
+from app.cashier.provider import Became, RefundWish, Result, Unanswered
 from app.journals import Journals
 from app.orders import Cancel, Command, Confirm, Hold, OrderId, Refund, RefundState, RequestRefund
 from app.pace import Pace
@@ -66,14 +66,14 @@ class Bank:
         self.loop, self.lists, self.day, self.refuses = loop, lists, "", set[str]()
         self.payments: defaultdict[str, Payment] = defaultdict(lambda: Payment(0))
         self.answers: dict[str, tuple[float, Result]] = {}  # by key, and when
-        self.asked: dict[str, Wish] = {}  # by key
+        self.asked: dict[str, RefundWish] = {}  # by key
         self.most, self.under_way, self.times, self.wrong = 0, set[str](), list[float](), list[str]()
         self.count = 0  # of requests
 
     def now(self) -> float:
         return START_S + self.loop.time()
 
-    async def refund(self, wish: Wish) -> Result:
+    async def refund(self, wish: RefundWish) -> Result:
         now, self.count = self.loop.time(), self.count + 1
         self.times = [*(one for one in self.times if one > now - 59.9), now]
         self.ensure(len(self.times) <= self.most, "too many in a minute")
@@ -91,7 +91,7 @@ class Bank:
         result = self.serve(wish)
         return Result(Became.UNKNOWN, "no answer") if day == "answer lost" else result
 
-    def serve(self, wish: Wish) -> Result:
+    def serve(self, wish: RefundWish) -> Result:
         """Make the refund once by its key, while that is known."""
         self.under_way.discard(wish.key)
         _, known = self.answers.get(wish.key, (0.0, None))

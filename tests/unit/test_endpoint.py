@@ -14,7 +14,7 @@ import standardwebhooks
 from app.errors import ConfigurationError
 from app.orders import Event, EventKind, OrderId, Units
 from app.orders.facts import Facts
-from app.outbox.endpoint import Endpoint, Result
+from app.outbox.endpoint import Result, ShopEndpoint
 from app.outbox.message import Message
 from app.outbox.receiver import Receiver
 from app.outbox.webhook import Webhook
@@ -55,7 +55,7 @@ def said(status: str, body: bytes = b"", *heads: str) -> bytes:
 
 async def result_of(answer: bytes | None) -> Result:
     async with answering(answer, said("200 never asked")) as (url, got):
-        endpoint = Endpoint(f"http://{url}", [SECRET], timeout_s=0.5, at_once=2)
+        endpoint = ShopEndpoint(f"http://{url}", [SECRET], timeout_s=0.5, at_once=2)
         try:
             return await endpoint.post("a~1", b"{}")
         finally:
@@ -101,7 +101,7 @@ async def test_a_moment_to_wait_for() -> None:
 
 async def test_nobody_is_there() -> None:
     """The name of the failure is said."""
-    endpoint = Endpoint("http://127.0.0.1:9/", [SECRET], timeout_s=5, at_once=1)
+    endpoint = ShopEndpoint("http://127.0.0.1:9/", [SECRET], timeout_s=5, at_once=1)
     status, why, *_ = await endpoint.post("a~1", b"{}")
     assert (status, why) == (0, "ClientConnectorError: no connection, or none that lasts")
     await endpoint.close()
@@ -143,7 +143,7 @@ async def test_what_a_receiver_gets(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_so_many_at_once() -> None:
     """The others wait for one of these."""
     async with answering(*[None] * 3) as (url, got):
-        endpoint = Endpoint(f"http://{url}", [SECRET], timeout_s=0.5, at_once=2)
+        endpoint = ShopEndpoint(f"http://{url}", [SECRET], timeout_s=0.5, at_once=2)
         await asyncio.gather(*(endpoint.post(name, b"{}") for name in "abc"))
         assert [head["webhook-id"] for head, _ in got] == ["a", "b"]
         await endpoint.close()

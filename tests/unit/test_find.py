@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import StockCorrupt
 from app.orders import Answer, Cancel, Command, Confirm, Hold, Order, OrderId, Purchase
-from app.sale import ATTENTION, Found, Rules, Wanted, find
+from app.sale import ATTENTION, FoundOrders, Rules, Wanted, find
 from app.sale.worker import Worker
 from app.stock import Fence
 from app.telemetry.observer import Observer
@@ -79,7 +79,7 @@ class Desk:
         by_id = {order: name for name, order in self.ids.items()}
         return [by_id[order.id] for order in orders]
 
-    async def all_pages(self, page: Callable[[str | None], Any]) -> tuple[list[str], list[Found]]:
+    async def all_pages(self, page: Callable[[str | None], Any]) -> tuple[list[str], list[FoundOrders]]:
         """Return the names of the orders of all pages, and the pages."""
         pages = [await page(None)]
         while (after := pages[-1].next) is not None:

@@ -9,23 +9,23 @@ import pytest
 
 from lab.torture.history import (
     Belief,
-    Call,
     Cents,
     Count,
-    End,
     Entry,
     Fault,
+    FinalState,
     History,
+    HttpCall,
     Item,
     Kept,
+    LastStand,
     Late,
     Left,
     Look,
     Reading,
-    Restock,
     Setup,
-    Stand,
     Theft,
+    UnitsAdded,
 )
 from lab.torture.judge import judge
 from lab.torture.picture import draw
@@ -42,13 +42,13 @@ def attempt(
     sku: str = "default",
     keyless: bool = False,
     **more: Any,
-) -> Call:
+) -> HttpCall:
     """Return a request to buy, and its answer, which came at that time."""
     buyer = f"buyer of {key}"
     about = "buy", buyer if keyless else key, sku, buyer, quantity, "one", at - 0.1, at, status
     told: dict[str, Any] = {"outcome": outcome, "told": f"{sku}~{key}" if outcome == "sold" else None}
     told |= {"shown": {"quantity": quantity} if outcome else {}, "retry_after": "1" if status == 503 else None}
-    return Call(*about, None if keyless else key, **told | more)
+    return HttpCall(*about, None if keyless else key, **told | more)
 
 
 def order(key: str, *, token: int = 1, sku: str = "default", quantity: int = 1, **more: Any) -> Entry:
@@ -96,7 +96,7 @@ def history() -> History:
         replace(attempt("n", "limit_reached", at=8.4, sku="mug"), buyer="buyer of m"),
     ]
     made.looks = [look(0.5, 3, 0), look(1.7, 1, 2), look(7.0, 0, 3), look(8.6, 0, 4)]
-    made.restocks = [Restock(7.2, 7.4, 1)]
+    made.restocks = [UnitsAdded(7.2, 7.4, 1)]
     made.beliefs = [
         Belief("one", SALE, 1, 0.9, 1.6),
         Belief("one", SALE, 2, 2.1, 4.2, lost=True),
@@ -110,7 +110,7 @@ def history() -> History:
     made.counts = [Count(2.0, 4.0, "one", "fenced_writes_total", 1)]
     made.faults = [Fault("pause", "one", True, 2.0, 5.0, 2.0, 8.45)]
     orders = (order("a"), order("b"), order("c", token=4, instance="two"), KEYLESS, MUGS)
-    made.end = End((Left("default", 0, 0, 4, 4), Left("mug", 3, 0, 2, 5)))
+    made.end = FinalState((Left("default", 0, 0, 4, 4), Left("mug", 3, 0, 2, 5)))
     written(made, *orders)
     return made
 
@@ -137,7 +137,7 @@ def test_a_good_history_is_let_pass() -> None:
 Forgery = Callable[[History], object]
 
 
-def at_end(made: History) -> End:
+def at_end(made: History) -> FinalState:
     assert made.end is not None
     return made.end
 
@@ -151,7 +151,7 @@ def has(made: History, **changes: Any) -> Any:
         setattr(made, name, value)
 
 
-def asked(made: History, *attempts: Call) -> Any:
+def asked(made: History, *attempts: HttpCall) -> Any:
     made.attempts += attempts
 
 
@@ -191,7 +191,7 @@ def paused(at: float, until: float, ended_at: float | None = None) -> Fault:
     return Fault("pause", "one", True, at, ended_at or at + 0.1, at, until)
 
 
-def refused(*times: float, status: int = 200, outcome: str | None = "sold_out") -> list[Call]:
+def refused(*times: float, status: int = 200, outcome: str | None = "sold_out") -> list[HttpCall]:
     return [attempt("e", outcome, at=at, status=status) for at in times]
 
 
@@ -559,8 +559,8 @@ def test_a_grant_whose_key_was_taken_before_its_holder_heard_of_it(late: Belief,
 def test_what_is_gone_for_good_stops_the_rest_for_a_moment() -> None:
     """The rest has to do each thing within fifteen seconds."""
     made = history()
-    made.stands = [Stand("one, etcd1", 5.0, 9.0, {"sold": 5.5, "held": 8.9})]
+    made.stands = [LastStand("one, etcd1", 5.0, 9.0, {"sold": 5.5, "held": 8.9})]
     assert not any(verdicts(made).values())
-    made.stands = [Stand("one, etcd1", 5.0, 35.0, {"sold": 21.0, "held": None})]
+    made.stands = [LastStand("one, etcd1", 5.0, 35.0, {"sold": 21.0, "held": None})]
     found = [one for finding in judge(made) for one in finding.violations]
     assert found == ["sold: 16.0 s after one, etcd1 was gone", "held: never, in 30 s without one, etcd1"]

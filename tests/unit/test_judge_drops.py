@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from lab.torture.history import Call, Delivery, End, Entry, History, Item, Left, Look, NewSale, Setup
+from lab.torture.history import Delivery, Entry, FinalState, History, HttpCall, Item, Left, Look, NewSale, Setup
 from lab.torture.judge import Finding, judge
 
 Forgery = Callable[[History], object]
 
 
-def bid(name: str, at: float, outcome: str | None, quantity: int = 1, **more: Any) -> Call:
+def bid(name: str, at: float, outcome: str | None, quantity: int = 1, **more: Any) -> HttpCall:
     """Return a request for a drop, and its answer, which came at that time; its order is named after the buyer."""
     given = {"status": 200 if outcome else 404, "key": name, "outcome": outcome}
     given |= {"told": f"drop~{name}" if outcome == "sold" else None}
-    return Call("buy", name, "drop", name, quantity, "one", at - 0.1, at, **given | more)
+    return HttpCall("buy", name, "drop", name, quantity, "one", at - 0.1, at, **given | more)
 
 
 def order(name: str, quantity: int = 1) -> Entry:
@@ -51,7 +51,7 @@ def history() -> History:
     ]
     made.announced = [told("a", 1.5), told("c", 6.5), told("d", 11.5), told("d", 11.5), told("e", 12.5)]
     made.seen = [look(2.6, 0, 3), look(5.1, 3, 0), look(6.6, 1, 1)]
-    made.end = End((Left("drop", 0, 0, 3, 3),), journal=(order("d", 2), order("e")))
+    made.end = FinalState((Left("drop", 0, 0, 3, 3),), journal=(order("d", 2), order("e")))
     return made
 
 
@@ -135,7 +135,7 @@ def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
         "told once more",
     ],
 )
-def test_what_nobody_can_know_is_let_pass(bids: list[Call]) -> None:
+def test_what_nobody_can_know_is_let_pass(bids: list[HttpCall]) -> None:
     """While a sale begins, an answer may be of either; a request without an answer may have had the unit."""
     made = history()
     made.bids += bids

@@ -25,10 +25,10 @@ from app.orders import (
 from app.orders.commands import Command
 from app.orders.decision import Windows
 from app.orders.view import standing
-from lab.model.money import Mechanism
+from lab.model.money import Safeguard
 from lab.torture.bugs import BUGS
 from lab.torture.history import Entry, Flow, Item, Kept
-from lab.torture.judge_model import Follower
+from lab.torture.judge_model import ModelFollower
 
 PRICE, SECRET = 499, "s" * 32
 WINDOWS = Windows(hold_ms=1_000, pay_ms=3_000, grace_ms=500, price=PRICE, currency="EUR")
@@ -147,7 +147,7 @@ CORRECTED: list[tuple[int, list[Command]]] = [
 @given(acts=ACTS)
 def test_the_program_and_the_model_decide_alike(acts: list[tuple[int, list[Command]]]) -> None:
     """Each batch of the program is a run of the model; what the program writes nothing for, the model does, too."""
-    sale, model = Sale(), Follower(FLOW)
+    sale, model = Sale(), ModelFollower(FLOW)
     for wait_ms, commands in acts:
         sale.now_ms += wait_ms
         batch = sale.do(commands)
@@ -179,15 +179,15 @@ STORY: list[tuple[int, Command]] = [
 ]
 # Nobody sees these in a journal: they are about other orders, crashes, the fence, or the way to the receiver.
 UNSEEN = {
-    *(Mechanism.FENCE, Mechanism.EVENTS_COMPARED, Mechanism.EXPIRY_BY_ORDER, Mechanism.EXPIRY_LOOKS),
-    *(Mechanism.PAYMENT_BY_ORDER, Mechanism.JOURNAL, Mechanism.SENT_FIRST, Mechanism.IN_ORDER),
-    *(Mechanism.MARKS_OF_CHANGES, Mechanism.MOVED_DEADLINE, Mechanism.STILL_HELD),
+    *(Safeguard.FENCE, Safeguard.EVENTS_COMPARED, Safeguard.EXPIRY_BY_ORDER, Safeguard.EXPIRY_LOOKS),
+    *(Safeguard.PAYMENT_BY_ORDER, Safeguard.JOURNAL, Safeguard.SENT_FIRST, Safeguard.IN_ORDER),
+    *(Safeguard.MARKS_OF_CHANGES, Safeguard.MOVED_DEADLINE, Safeguard.STILL_HELD),
 }
 
 
 def told(without: frozenset[str] = frozenset()) -> str:
     """Follow the story with a model, and return what has no explanation."""
-    sale, model = Sale(), Follower(FLOW, without)
+    sale, model = Sale(), ModelFollower(FLOW, without)
     for wait_ms, command in STORY:
         sale.now_ms += wait_ms
         batch = sale.do([command])
@@ -203,23 +203,23 @@ def test_the_story_is_a_run() -> None:
     assert told() == ""
 
 
-@pytest.mark.parametrize("mechanism", sorted(set(Mechanism) - UNSEEN))
-def test_a_model_that_is_broken_alone_is_noticed(mechanism: Mechanism) -> None:
+@pytest.mark.parametrize("mechanism", sorted(set(Safeguard) - UNSEEN))
+def test_a_model_that_is_broken_alone_is_noticed(mechanism: Safeguard) -> None:
     """A model without one of its mechanisms has another story."""
     assert told(frozenset({mechanism}))
 
 
 # The bug that switches a mechanism off in the program, of those that are in its rule and that a journal shows.
 IN_THE_PROGRAM = {
-    Mechanism.GIVEN_BACK: "restocks-again",
-    Mechanism.LATE_REFUND: "forgets-what-is-owed",
-    Mechanism.LATE_UNIT: "late-takes-anything",
-    Mechanism.WRONG_OWED: "keeps-wrong-amounts",
+    Safeguard.GIVEN_BACK: "restocks-again",
+    Safeguard.LATE_REFUND: "forgets-what-is-owed",
+    Safeguard.LATE_UNIT: "late-takes-anything",
+    Safeguard.WRONG_OWED: "keeps-wrong-amounts",
 }
 
 
 @pytest.mark.parametrize("mechanism", sorted(IN_THE_PROGRAM))
-def test_a_program_that_is_broken_alone_is_noticed(mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_broken_alone_is_noticed(mechanism: Safeguard, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program without one of the mechanisms has a story that the whole model does not explain."""
     for name, method in list(vars(decision._Now).items()):
         if callable(method):

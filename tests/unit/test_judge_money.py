@@ -11,21 +11,21 @@ import pytest
 from app.orders import OrderState
 from lab.torture import judge_money
 from lab.torture.history import (
-    Call,
     Delivery,
-    End,
     Entry,
     Fault,
+    FinalState,
     Flow,
     History,
+    HttpCall,
     Item,
     Kept,
     Look,
     Pause,
     Price,
     Reading,
-    Restock,
     Setup,
+    UnitsAdded,
 )
 from lab.torture.judge import Finding, judge
 from lab.torture.standing import Stood, announced, standings
@@ -63,7 +63,7 @@ def paid(order: str, kind: str, at: float, ref: str, *units: int, quantity: int 
 
 def call(
     verb: str, order: str, at: float, outcome: str, *, ref: str | None = None, units: int = 1, **more: Any
-) -> Call:
+) -> HttpCall:
     """Return a request about an order and its answer, which came at that time."""
     sku, _, name = order.partition("~")
     new = verb in ("hold", "buy")
@@ -73,7 +73,7 @@ def call(
     given |= {"amount": PRICE * units if ref and verb == "confirm" else None}
     given |= {"refund": ref if outcome in ("refund_due", "duplicate_payment") else None}
     given |= {"told": order if outcome not in ("sold_out", "limit_reached", "hold_required", "not_found") else None}
-    return Call(**given | more)
+    return HttpCall(**given | more)
 
 
 def history() -> History:
@@ -135,7 +135,7 @@ def history() -> History:
         Look(8.0, 8.1, "ticket", 0, 0, 3),
         Look(8.0, 8.1, "seat", 1, 0, 2),
     ]
-    made.end = End()
+    made.end = FinalState()
     written(made, journal)
     made.calls = [replace(one, shown=shown(made, one)) for one in made.calls]
     made.deliveries = deliveries(made)
@@ -156,7 +156,7 @@ def stood(made: History) -> dict[str, tuple[Entry, Stood]]:
     }
 
 
-def shown(made: History, one: Call) -> dict[str, Any]:
+def shown(made: History, one: HttpCall) -> dict[str, Any]:
     """Return what an answer shows of its order, as it stood by then."""
     by_then = [(entry, after) for entry, after in stood(made).values() if entry.at < BEGIN_S + one.done_at]
     last = [after.shown for entry, after in by_then if one.told == entry.order]
@@ -272,7 +272,7 @@ def more(made: History, *entries: Entry, at: int | None = None) -> Any:
     written(made, journal)
 
 
-def told(made: History, *calls: Call) -> Any:
+def told(made: History, *calls: HttpCall) -> Any:
     made.calls += [replace(one, shown=shown(made, one)) for one in calls]
 
 
@@ -461,7 +461,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a cancellation that gives nothing back": lambda made: event(made, 10, stock=0),
         "a cancellation that gives too much back": lambda made: event(made, 10, stock=3),
         "a unit that another item had more": lambda made: (
-            made.restocks.append(Restock(7.5, 7.6, 1, "seat")),
+            made.restocks.append(UnitsAdded(7.5, 7.6, 1, "seat")),
             more(made, entry("ticket~g", "held", 8, -1, 1), at=9),
         ),
         "a basket of units that are not there": in_a_basket(lambda made: event(made, -7, stock=-9, held=9)),
@@ -836,7 +836,7 @@ def test_units_may_be_added_and_items_paused_and_priced() -> None:
     more(made, held)
     told(made, call("hold", "seat~g", 10.1, "held", units=2))
     assert [one for one in verdicts(made) if one.promise == UNEXPLAINED]
-    made.restocks.append(Restock(9.5, 9.6, 1, "seat"))
+    made.restocks.append(UnitsAdded(9.5, 9.6, 1, "seat"))
     made.pauses.append(Pause("seat", 5.0, 5.1, 5.4, 5.5))
     made.pauses.append(Pause("seat", 6.0, 6.1, 6.4, 6.5, "not_started"))
     made.prices.append(Price("seat", 9.0, 9.1, 600))

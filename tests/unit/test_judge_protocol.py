@@ -6,13 +6,15 @@ import pytest
 
 from lab.model.protocol import Mechanism
 from lab.torture.asked import REFUSED
-from lab.torture.history import Asked
-from lab.torture.judge_protocol import Keeper, Written
+from lab.torture.history import StoreCall
+from lab.torture.judge_protocol import StoreFollower, Written
 
 
-def asked(verb: str, token: int, batch: str, sent_at: float, done_at: float | None, said: Any, **more: Any) -> Asked:
+def asked(
+    verb: str, token: int, batch: str, sent_at: float, done_at: float | None, said: Any, **more: Any
+) -> StoreCall:
     stock = more.get("stock", 5 if verb == "commit" else None)
-    return Asked("one", verb, "ticket", token, "etcd", batch, stock, sent_at, done_at, said)
+    return StoreCall("one", verb, "ticket", token, "etcd", batch, stock, sent_at, done_at, said)
 
 
 SALE = asked("sale", 1, "", 0, 0.1, 5, stock=5)
@@ -38,8 +40,8 @@ IN_TURN = [
 ]
 
 
-def wrong(requests: list[Asked], *batches: Written, without: frozenset[str] = frozenset()) -> list[str]:
-    return list(Keeper(requests, batches, without).follow())
+def wrong(requests: list[StoreCall], *batches: Written, without: frozenset[str] = frozenset()) -> list[str]:
+    return list(StoreFollower(requests, batches, without).follow())
 
 
 def test_a_run_of_the_model_is_explained() -> None:
@@ -74,7 +76,7 @@ def test_a_run_of_the_model_is_explained() -> None:
         ),
     ],
 )
-def test_what_no_state_explains_is_told(requests: list[Asked], batches: list[Written]) -> None:
+def test_what_no_state_explains_is_told(requests: list[StoreCall], batches: list[Written]) -> None:
     """A store that breaks its rule is noticed by its answers."""
     assert wrong(requests, *batches)
 

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from loadtest.bench import race as races
-from loadtest.bench.flow import Receiver
+from loadtest.bench.flow import CountingReceiver
 from loadtest.bench.generator import Request, drive
 from loadtest.bench.holds import hold, pay
 from loadtest.bench.race import OURS, Contestant, Heat, compare, heat_of, medians
@@ -111,7 +111,7 @@ def test_a_buyer_has_to_hold_and_then_to_pay(held: str, confirmed: str, told: st
 
 def test_an_event_that_comes_twice_confirms_one_order() -> None:
     async def all_there() -> None:
-        receiver = Receiver(3)
+        receiver = CountingReceiver(3)
         application = Starlette(routes=[Route("/", receiver.take, methods=["POST"])])
         client = httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://receiver")
 

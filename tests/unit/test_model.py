@@ -7,7 +7,7 @@ import pytest
 
 from lab.model.picture import draw
 from lab.model.protocol import BREAKS, SCOPES, SMALLEST, Mechanism, Protocol, Scope, State, canonical
-from lab.model.search import Found, TooManyStates, explore
+from lab.model.search import SearchResult, TooManyStates, explore
 
 # The least number of steps in which a promise breaks without the mechanism.
 STEPS = {
@@ -27,7 +27,7 @@ STEPS = {
 SLOW = {Mechanism.LOCK, Mechanism.TOKENS, Mechanism.MARKS, Mechanism.APART}  # they take some seconds each
 
 
-def without(mechanism: Mechanism) -> tuple[Protocol, Found[State]]:
+def without(mechanism: Mechanism) -> tuple[Protocol, SearchResult[State]]:
     protocol = Protocol(SMALLEST.get(mechanism, Scope()), without=frozenset({mechanism}))
     return protocol, explore(protocol)
 

@@ -27,7 +27,7 @@ from app.outbox.gate import Gate
 from app.outbox.message import Message
 from app.outbox.receiver import Receiver
 from app.outbox.sender import Sender
-from app.outbox.state import State, Wish
+from app.outbox.state import DeliveryState, Wish
 from app.pace import Pace
 from app.stock import StockStore
 from app.stock.outbox import Slip
@@ -103,8 +103,8 @@ class Book:
     def slip(self, sku: str) -> Slip:
         return Slip.from_text(self.server.items[sku].notes.get("default", "")).current(self.server.items[sku].head.sale)
 
-    def noted(self, sku: str) -> State:
-        return State.from_text(self.slip(sku).text)
+    def noted(self, sku: str) -> DeliveryState:
+        return DeliveryState.from_text(self.slip(sku).text)
 
     def apart(self, sku: str) -> set[str]:
         """What is parked or dead by the sender's note."""

@@ -22,7 +22,7 @@ from app.orders import (
 )
 from app.payments import Kind, Report
 from app.payments.shares import commands
-from lab.model.bank import IDS, NOTICES, TOTALS, Bank
+from lab.model.bank import IDS, NOTICES, TOTALS, ModelBank
 
 KINDS = {"refunded": Kind.REFUNDED, "total": Kind.REFUNDED, "failed": Kind.REFUND_FAILED}
 
@@ -31,7 +31,7 @@ class Joint:
     """A chair and a lamp that were paid together, 5.00 and 10.00 EUR, and the provider."""
 
     def __init__(self, style: str) -> None:
-        self.bank = Bank(style)
+        self.bank = ModelBank(style)
         self.bank.charge("p", 1_500)
         self.orders: dict[str, Order] = {}
         for sku, price in (("chair", 500), ("lamp", 1_000)):

@@ -12,13 +12,13 @@ from lab.torture import history, judge
 from lab.torture.history import (
     Count,
     History,
+    LastStand,
     Late,
     Pause,
     Price,
     Reading,
     Recorder,
     Setup,
-    Stand,
     Theft,
     load,
     parse,
@@ -38,7 +38,7 @@ def whole() -> list[History]:
     """Return histories with each kind of event that there is, and with what makes each rule look closer."""
     plain, money, drops = (one.history() for one in (test_judge, test_judge_money, test_judge_drops))
     plain.thefts = [Theft("a", "default", "one", 1.5, 200, "sold")]
-    plain.stands = [Stand("one", 5.0, 35.0, {"sold": None})]
+    plain.stands = [LastStand("one", 5.0, 35.0, {"sold": None})]
     plain.lates = [Late(30.0, 31.0)]
     plain.asked = test_judge_protocol.OVERTAKEN
     plain.beliefs.append(replace(plain.beliefs[2], token=1, since=4.85))

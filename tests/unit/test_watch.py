@@ -5,20 +5,20 @@ from dataclasses import replace
 import pytest
 
 from app.dashboard.journal import GrantRecord, Journal
-from app.dashboard.picture import InstanceState, PastGrant, Report
-from app.dashboard.watch import Watch
+from app.dashboard.picture import InstanceReport, InstanceState, PastGrant
+from app.dashboard.watch import DashboardWatch
 from fencelock import Contender
 
 LOCK = "/lock"
-ONE, TWO = (Report(name, 1, 0, 0, "lock", [], [], [], False, 0.0) for name in ("one", "two"))
+ONE, TWO = (InstanceReport(name, 1, 0, 0, "lock", [], [], [], False, 0.0) for name in ("one", "two"))
 
 
-def states(*reports: Report, silent_s: float = 0.0) -> list[InstanceState]:
+def states(*reports: InstanceReport, silent_s: float = 0.0) -> list[InstanceState]:
     """Return states of which the first has been silent for that long."""
     return [InstanceState(report, 0.0 if place else silent_s) for place, report in enumerate(reports)]
 
 
-def holding(report: Report, token: int, *, paused_s: float = 0.0) -> Report:
+def holding(report: InstanceReport, token: int, *, paused_s: float = 0.0) -> InstanceReport:
     return replace(report, held=[GrantRecord(LOCK, token, 1.0, 0.0)], paused_s=paused_s)
 
 
@@ -33,7 +33,7 @@ def noted(journal: Journal) -> list[tuple[str, dict[str, str | int | float]]]:
 def test_who_was_overtaken_is_told_once() -> None:
     """A paused holder is noted once when its lease is over, and once when another one has had the lock since."""
     journal = Journal()
-    watch = Watch(journal)
+    watch = DashboardWatch(journal)
     still = states(holding(ONE, 7, paused_s=3.0), TWO)
     watch.compare(LOCK, 10.0, [holder("one", 7)], still, [])
     assert noted(journal) == []
@@ -49,7 +49,7 @@ def test_who_was_overtaken_is_told_once() -> None:
 def test_a_take_over_is_dated_by_the_one_who_took_over() -> None:
     """The next holder is noted at the moment that it reports to have the lock since, and without a report at last."""
     journal = Journal()
-    watch = Watch(journal)
+    watch = DashboardWatch(journal)
     still = holding(ONE, 7, paused_s=3.0)
     watch.compare(LOCK, 10.0, [holder("one", 7)], states(still, TWO), [])
     watch.compare(LOCK, 11.5, [holder("two", 8)], states(still, TWO), [])
@@ -57,7 +57,7 @@ def test_a_take_over_is_dated_by_the_one_who_took_over() -> None:
     heir = replace(TWO, held=[GrantRecord(LOCK, 8, 11.1, 0.0)])
     watch.compare(LOCK, 12.0, [holder("two", 8)], states(still, heir), [])
     assert [(event.kind, event.at) for event in journal.events][1:] == [("overtaken", 11.1)]
-    other = Watch(journal)
+    other = DashboardWatch(journal)
     for at in (20.0, 22.0):
         other.compare(LOCK, at, [holder("two", 9)], states(still, TWO), [])
     assert [(event.kind, event.at) for event in journal.events][-1] == ("overtaken", 22.0)
@@ -66,7 +66,7 @@ def test_a_take_over_is_dated_by_the_one_who_took_over() -> None:
 def test_a_grant_that_has_just_ended_is_no_mistake() -> None:
     """A grant that has just ended is not reported, as an instance's report is up to a second old."""
     journal = Journal()
-    watch = Watch(journal)
+    watch = DashboardWatch(journal)
     for at, told in [(10.0, 0), (11.0, 0), (12.0, 1)]:
         watch.compare(LOCK, at, [], states(holding(ONE, 7)), [])
         assert len(journal.events) == told
@@ -80,7 +80,7 @@ def test_a_grant_that_has_just_ended_is_no_mistake() -> None:
 def test_who_comes_and_goes() -> None:
     """Going silent, coming back, joining and leaving are noted, except for those that the first look finds."""
     journal = Journal()
-    watch = Watch(journal)
+    watch = DashboardWatch(journal)
     watch.hear(states(ONE, TWO))
     assert noted(journal) == []
     watch.hear(states(ONE, TWO, silent_s=4.0))
@@ -99,7 +99,7 @@ def test_who_comes_and_goes() -> None:
 def test_nobody_is_silent_when_nobody_can_be_heard() -> None:
     """Reports are in the store: while it is away, only that is noted."""
     journal = Journal()
-    watch = Watch(journal)
+    watch = DashboardWatch(journal)
     watch.hear(states(ONE, TWO))
     for error in ("away", "away", None, None):
         watch.reach("store", error)
@@ -111,7 +111,7 @@ def test_nobody_is_silent_when_nobody_can_be_heard() -> None:
 def test_another_auditor() -> None:
     """The first auditor is no change."""
     journal = Journal()
-    watch = Watch(journal)
+    watch = DashboardWatch(journal)
     for name in (None, "one", None, "one", "two"):
         watch.audit(name)
     assert noted(journal) == [("auditor", {"of": "two"})]

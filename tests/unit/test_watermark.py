@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock, patch
 
 import pytest
 
-from app.audit.record import Record, read_record
+from app.audit.record import AuditRecord, read_record
 from app.stock import registry
 from app.stock.watermark import Watermark
 from fencelock import LockUnavailable
@@ -70,7 +70,7 @@ async def test_an_odd_mark_hides_no_other(caplog: pytest.LogCaptureFixture) -> N
 async def test_a_record_has_what_was_sold_last() -> None:
     """The rest would outgrow what the lock system takes; it is written when it changes, and again when that failed."""
     leadership: Any = AsyncMock()
-    record, marks = Record(leadership), {"bag": "1", "case": "1", "lamp": "1"}
+    record, marks = AuditRecord(leadership), {"bag": "1", "case": "1", "lamp": "1"}
     with patch("app.audit.record._ITEMS_MAX", 2):
         await record.write(marks)
         await record.write(marks)

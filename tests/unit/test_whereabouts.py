@@ -7,7 +7,7 @@ import pytest
 
 from app.settings import Settings
 from lab.demo import state_file
-from lab.demo.state_file import Whereabouts
+from lab.demo.state_file import StageFile
 
 SETTINGS = Settings(
     _env_file=None, lock="etcd://a:1", store="mysql://u:s3cret@b:2/c", guard="version", lock_prefix="/mine"
@@ -23,9 +23,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seckill"
 
 
-def ours(pid: int = 1) -> Whereabouts:
+def ours(pid: int = 1) -> StageFile:
     found = state_file.of(SETTINGS, ["http://127.0.0.1:8080"])
-    return Whereabouts(pid, found.settings, found.instances)
+    return StageFile(pid, found.settings, found.instances)
 
 
 def test_it_says_what_leads_to_the_same_sale(folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from app.errors import StockCorrupt
 from app.orders import DEFAULT_SKU, Event, EventKind, OrderId, Units, to_json
-from app.stock.log import Change, Note
+from app.stock.log import Change, LogNote
 
 LOG_MAX: Final = 10_000  # lines of an item's log
 
@@ -100,7 +100,7 @@ def change_of(sku: str, entry_id: str, fields: dict[str, str]) -> Change:
         raise StockCorrupt(f"the key {Keys(sku).log!r} holds something that is not ours") from None
 
 
-def pack_note(note: Note) -> Mapping[str, str]:
+def pack_note(note: LogNote) -> Mapping[str, str]:
     """Encode a line of the operators' log."""
     return {"by": note.by, "what": note.what, "before": to_json(dict(note.before)), "after": to_json(dict(note.after))}
 

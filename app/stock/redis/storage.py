@@ -24,7 +24,7 @@ from app.errors import (
 from app.orders import DEFAULT_SKU, SKU_PATTERN, Event, OrderState
 from app.stock.batch import LAYOUT, Fence
 from app.stock.bulkhead import halves
-from app.stock.log import Change, Note
+from app.stock.log import Change, LogNote
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.keys import LOG_MAX, Keys, change_of, event_of, fields_of, keys_of, pack_note, pairs
 from app.stock.storage import (
@@ -567,7 +567,7 @@ class RedisStorage(Storage):
         return sorted(found, key=lambda change: change.at, reverse=True)[:limit]
 
     @override
-    async def add_to_log(self, sku: str, note: Note) -> None:
+    async def add_to_log(self, sku: str, note: LogNote) -> None:
         async with self._readers.commands() as redis:
             await redis.xadd(keys_of(sku).log, pack_note(note), maxlen=LOG_MAX)
 

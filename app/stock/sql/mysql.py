@@ -11,7 +11,7 @@ from typing_extensions import override
 
 import fencelock
 from app.errors import ConfigurationError, StockUnavailable
-from app.stock.sql.server import Server, keys_of, others_of
+from app.stock.sql.server import SqlServer, keys_of, others_of
 from fencelock.mysql import GROUP, MySqlClient, group_of
 
 _DEADLOCK: Final = 1213
@@ -20,7 +20,7 @@ _CHANGED: Final = 1020  # MariaDB with innodb_snapshot_isolation
 _LOST_IN_A_CRASH: Final = "SELECT @@innodb_flush_log_at_trx_commit, @@read_only"
 
 
-class MySqlServer(Server):
+class MySqlServer(SqlServer):
     """`url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS. Raises `ConfigurationError`."""
 
     name = "MySQL"

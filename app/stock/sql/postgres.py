@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from typing_extensions import override
 
 from app.errors import ConfigurationError, StockUnavailable
-from app.stock.sql.server import Server, keys_of, others_of, without_secrets
+from app.stock.sql.server import SqlServer, keys_of, others_of, without_secrets
 
 try:
     import psycopg
@@ -40,7 +40,7 @@ _LASTING: Final = (
 )
 
 
-class PostgresServer(Server):
+class PostgresServer(SqlServer):
     """`url`: postgres://user:password@host:5432/database, with libpq's options. Raises `ConfigurationError`."""
 
     name = "PostgreSQL"

@@ -52,7 +52,7 @@ class Conflict(Exception):
     """A row is there that must not be, or a check is not met: nothing was written."""
 
 
-class Server(ABC):
+class SqlServer(ABC):
     """Connections to one database. Each statement is a transaction of its own, unless one was begun.
 
     Its limits must be known to the server: a client that goes away at a deadline leaves a statement behind, which waits

@@ -31,7 +31,7 @@ from app.errors import StockCorrupt, StockError, StockUnavailable
 from app.orders import ERASED, Event, EventKind, OrderId, OrderState, Units, to_json
 from app.stock.batch import LAYOUT, Fence
 from app.stock.bulkhead import Bulkhead, halves
-from app.stock.log import Change, Note
+from app.stock.log import Change, LogNote
 from app.stock.sql.mysql import MySqlServer
 from app.stock.sql.postgres import PostgresServer
 from app.stock.sql.schema import (
@@ -49,7 +49,7 @@ from app.stock.sql.schema import (
     RECORDS,
     WAITING,
 )
-from app.stock.sql.server import Conflict, Server, now_us
+from app.stock.sql.server import Conflict, SqlServer, now_us
 from app.stock.sql.sweeper import Sweeper
 from app.stock.storage import DUE_MAX, LINE_MAX, Erased, Found, Head, Names, Put, Storage, Value
 from app.stock.values import tag_of
@@ -137,7 +137,7 @@ class SqlStorage(Storage):
 
     def __init__(self, url: str, *, timeout_s: float = 2.0, connections: int = 8, refusal_ttl_s: float = 3600) -> None:
         kind = PostgresServer if url.startswith("postgres") else MySqlServer
-        self.server: Server = kind(url, timeout_s)
+        self.server: SqlServer = kind(url, timeout_s)
         self._sale, self._readers = (Bulkhead(half) for half in halves(connections))
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._sweeper = Sweeper(self.server)
@@ -542,7 +542,7 @@ class SqlStorage(Storage):
             raise StockCorrupt("a row in seckill_log is not what we write") from None
 
     @override
-    async def add_to_log(self, sku: str, note: Note) -> None:
+    async def add_to_log(self, sku: str, note: LogNote) -> None:
         async def write(connection: AsyncConnection) -> None:
             now = await connection.scalar(select(now_us()))
             await connection.execute(insert(LOG), [_line_of(sku, int(now or 0), note)])
@@ -698,6 +698,6 @@ def _waiting_of(put: Put) -> Iterable[dict[str, Any]]:
     return ({"number": int(n)} for n, (_, record) in put.records.items() if record.state is OrderState.WAITING)
 
 
-def _line_of(sku: str, at: int, note: Note) -> dict[str, Any]:
+def _line_of(sku: str, at: int, note: LogNote) -> dict[str, Any]:
     was, became = to_json(dict(note.before)), to_json(dict(note.after))
     return {"sku": sku, "at": at, "operator": note.by, "what": note.what, "was": was, "became": became}

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.errors import StockUnavailable
 from app.stock.bulkhead import Bulkhead
 from app.stock.sql.schema import ITEMS, KEYS, OF_SALES
-from app.stock.sql.server import Conflict, Server, now_us
+from app.stock.sql.server import Conflict, SqlServer, now_us
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Sweeper:
     conflict, one of them goes on.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SqlServer) -> None:
         self._server = server
         self._one_at_once = Bulkhead(1)
         self._items: dict[str, int | None] = {}  # the sale whose rows stay; None: sweep expired keys

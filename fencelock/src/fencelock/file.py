@@ -51,7 +51,7 @@ _TOKENS: Final = range(1, 2**63)  # those that a fence takes
 _SIGNED: Final = re.compile(rb"\d+ |\0*\Z")  # the first bytes of a lock's file; a crash may leave zeros
 
 # The files that this process has locked, or is about to lock, each with a function that closes it.
-_held: "dict[int, finalize[[int], _Place] | None]" = {}
+_held: "dict[int, finalize[[int], _FileAttempt] | None]" = {}
 
 
 def _close_all() -> None:
@@ -105,14 +105,14 @@ class _Lease(Lease):
         return super().lost
 
 
-class _Place(Attempt["FileConnection"]):
+class _FileAttempt(Attempt["FileConnection"]):
     """An attempt, with the locked file once it has got one."""
 
     def __init__(self, connection: "FileConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
         self._file = connection.file_of(name)
         self._number = -1
-        self._close: finalize[[int], _Place] | None = None
+        self._close: finalize[[int], _FileAttempt] | None = None
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     @override
@@ -192,8 +192,8 @@ class FileConnection(Connection):
             raise LockUnavailable(f"{error.filename or self._folder}: {error.strerror}") from error
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> _Place:
-        return _Place(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> _FileAttempt:
+        return _FileAttempt(self, name, ttl_s)
 
     async def next_token(self, timeout_s: float) -> int:
         """Return a token greater than all before it, once it is on disk. Raises `LockUnavailable`."""

@@ -36,7 +36,7 @@ class Source(Protocol):
         """See `Connection.take`."""
 
 
-class Asked(TypedDict, total=False):
+class AcquireOptions(TypedDict, total=False):
     """The options of `acquire` and `holding`: see `AsyncLock.acquire`."""
 
     wait_s: float | None
@@ -149,7 +149,7 @@ class AsyncLock(Owned):
             _log.warning("%s was lost before it was released: %s", self.name, data.grant.lease.reason)
 
     @asynccontextmanager
-    async def holding(self, *, cancel_on_lost: bool = False, **options: Unpack[Asked]) -> AsyncIterator[Grant]:
+    async def holding(self, *, cancel_on_lost: bool = False, **options: Unpack[AcquireOptions]) -> AsyncIterator[Grant]:
         """As `async with lock`, with the options of `acquire`; also a decorator.
 
         `cancel_on_lost`: the body is cancelled as soon as the loss of the lock is noticed, and `LockLost` raised.
@@ -252,7 +252,7 @@ class DistributedLock(Owned):
         """See `AsyncLock.contenders`."""
         return portal.run(self._lock.contenders())
 
-    def acquire(self, **options: Unpack[Asked]) -> Grant:
+    def acquire(self, **options: Unpack[AcquireOptions]) -> Grant:
         """Own the lock: see `AsyncLock.acquire`."""
         owner = options["owner"] = _thread(options.get("owner"))
         if owner is threading.current_thread() and (grant := self._owners.reenter(owner, alone=True)) is not None:
@@ -281,7 +281,7 @@ class DistributedLock(Owned):
             portal.run(self._lock.release(owner=owner), to_the_end=True)
 
     @contextmanager
-    def holding(self, **options: Unpack[Asked]) -> Iterator[Grant]:
+    def holding(self, **options: Unpack[AcquireOptions]) -> Iterator[Grant]:
         """As `with lock`, with the options of `acquire`; also a decorator."""
         owner = options["owner"] = _thread(options.get("owner"))  # another task may close a generator
         grant = self.acquire(**options)

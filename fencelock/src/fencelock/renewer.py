@@ -25,7 +25,7 @@ _MIN_CALL_S: Final = 0.05  # a shorter deadline fails calls that a healthy serve
 
 
 @dataclass(slots=True)
-class _Job:
+class _Renewal:
     due: float
     ending: bool = False  # the lease is being given back, not renewed
 
@@ -57,7 +57,7 @@ class Renewer:
         self._on_event = on_event
         self._closed = False
         self._paused_until = -math.inf
-        self._jobs: dict[Lease, _Job] = {}
+        self._jobs: dict[Lease, _Renewal] = {}
         self._wakes_at = math.inf  # the time of its next look
         self._looked_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -75,7 +75,7 @@ class Renewer:
         """Renew this lease from now on."""
         lease.keeper = self
         # Counted from when it was asked for, like its deadline: the answer may have been slow.
-        self._schedule(lease, _Job(due=self._next_of(lease, lease.deadline - lease.ttl_s)))
+        self._schedule(lease, _Renewal(due=self._next_of(lease, lease.deadline - lease.ttl_s)))
 
     def _next_of(self, lease: Lease, asked_at: float) -> float:
         """Return when to renew a lease that was asked for then: the last time just before `renew_until`."""
@@ -111,7 +111,7 @@ class Renewer:
         For a lease that is lost, or could not be given back at once: otherwise its key would stand in everybody's way
         for the rest of its TTL, or of its session's life, although the server came back long before.
         """
-        self._schedule(lease, _Job(due=self._clock(), ending=True))
+        self._schedule(lease, _Renewal(due=self._clock(), ending=True))
 
     def pause(self, for_s: float) -> None:
         """Do nothing for some seconds, as if it hung: for demos and tests. Signal handlers may call it."""
@@ -138,7 +138,7 @@ class Renewer:
         ending, self._jobs = list(self._jobs), {}
         await asyncio.gather(*(self._end_in_turn(lease, left_s) for lease in ending), return_exceptions=True)
 
-    def _schedule(self, lease: Lease, job: _Job) -> None:
+    def _schedule(self, lease: Lease, job: _Renewal) -> None:
         if (self._closed and not job.ending) or lease.inherited:
             return
         self._jobs[lease] = job
@@ -188,10 +188,10 @@ class Renewer:
         if job is not None:
             self._wake_by(job.due)  # the renewal may be due earlier than planned
 
-    def _is_current(self, lease: Lease, job: _Job) -> bool:
+    def _is_current(self, lease: Lease, job: _Renewal) -> bool:
         return self._jobs.get(lease) is job
 
-    async def _do(self, lease: Lease, job: _Job) -> None:
+    async def _do(self, lease: Lease, job: _Renewal) -> None:
         if not self._is_current(lease, job):
             return  # released while the ones before it were being renewed
         if job.ending:
@@ -199,7 +199,7 @@ class Renewer:
         else:
             await self._renew(lease, job)
 
-    async def _renew(self, lease: Lease, job: _Job) -> None:
+    async def _renew(self, lease: Lease, job: _Renewal) -> None:
         if lease.lost:
             self._forget(lease, "lost")
         elif lease.abandoned:
@@ -213,7 +213,7 @@ class Renewer:
         else:
             await self._ask(lease, job)
 
-    async def _ask(self, lease: Lease, job: _Job) -> None:
+    async def _ask(self, lease: Lease, job: _Renewal) -> None:
         asked_at = self._clock()
         failed: LockError | None = None
         held = False
@@ -235,7 +235,7 @@ class Renewer:
             lease.lose("the server no longer knows it")
             self._forget(lease, "lost")
 
-    def _ask_again(self, lease: Lease, job: _Job, error: LockError) -> None:
+    def _ask_again(self, lease: Lease, job: _Renewal, error: LockError) -> None:
         _log.warning("%s could not be renewed, %.1f s left: %s", lease.name, lease.left_s, error)
         if lease.lost:
             self._forget(lease, "lost")

@@ -51,7 +51,7 @@ class KeyValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TxnAnswer:
     """A transaction's answer: whether its comparison held, the keys that its last step found, and if it was repeated.
 
     `again`: an earlier try was not answered, and may have arrived.
@@ -99,7 +99,7 @@ class EtcdClient:
         *,
         timeout_s: float | None = None,
         unanswered: Callable[[], object] = lambda: None,
-    ) -> Answer:
+    ) -> TxnAnswer:
         """If all of `compare` hold do `then`, else `otherwise`, in one commit. Raises `NotFound` if a lease is gone."""
         again = False
 
@@ -113,7 +113,7 @@ class EtcdClient:
         answer = await self._call("Txn", request, timeout_s, note)
         last = answer.responses[-1] if answer.responses else None
         found = [] if last is None or not last.HasField("response_range") else last.response_range.kvs
-        return Answer(answer.succeeded, [_key_value(kv) for kv in found], again)
+        return TxnAnswer(answer.succeeded, [_key_value(kv) for kv in found], again)
 
     async def range(self, request: Any, timeout_s: float | None = None) -> list[KeyValue]:
         """Read keys: see `get`, `newest` and `oldest`."""
@@ -139,7 +139,7 @@ class EtcdClient:
         self.granting.add(lease_id)
         try:
             answer = await self._call("LeaseGrant", request, timeout_s)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if "lease already exists" in refusal.details:  # our own earlier try, whose answer was lost
                 return ttl_s
             raise
@@ -177,7 +177,7 @@ class EtcdClient:
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         try:
             await self._call("Range", etcdrpc.RangeRequest(key=b"\0", count_only=True), timeout_s)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.code is not grpc.StatusCode.PERMISSION_DENIED:  # that is an answer, too
                 raise
         if time.monotonic() - self._granted_at < _GRANTS_S:
@@ -264,7 +264,7 @@ class EtcdClient:
                 raise LockUnavailable(f"etcd does not answer ({'; '.join(said)})") from failure
 
     def _judge(self, endpoint: Endpoint, error: Any, token: str | None, asked_at: float) -> None:
-        """Decide whether a call that failed is tried again, and where. Raises `Refused` if it is not."""
+        """Decide whether a call that failed is tried again, and where. Raises `RequestRefused` if it is not."""
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             endpoint.not_heard(asked_at, self.timeout_s / 2)
@@ -279,7 +279,7 @@ class EtcdClient:
         elif code is grpc.StatusCode.NOT_FOUND:
             raise NotFound(endpoint.url, code, details) from error
         elif code not in _ELSEWHERE:
-            raise Refused(endpoint.url, code, details) from error
+            raise RequestRefused(endpoint.url, code, details) from error
         else:
             self._next(endpoint)
 
@@ -357,7 +357,7 @@ class KeyWatch:
         self._watch.stream.keep(self._watch)
 
 
-class Refused(LockUnavailable):
+class RequestRefused(LockUnavailable):
     """etcd answered, with a refusal that asking again will not change."""
 
     def __init__(self, url: str, code: Any, details: str) -> None:
@@ -366,7 +366,7 @@ class Refused(LockUnavailable):
         self.details = details
 
 
-class NotFound(Refused):
+class NotFound(RequestRefused):
     """etcd has no such lease."""
 
 

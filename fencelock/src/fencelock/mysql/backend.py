@@ -14,7 +14,7 @@ from ..errors import LockUnavailable
 from ..url import LockUrl
 from .client import DUPLICATE, GROUP, Lent, MySqlClient, Sessions, group_of
 from .election import MySqlBallot
-from .session import Refused
+from .session import SqlRefused
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
 _NAME: Final = "name VARBINARY(1020) NOT NULL PRIMARY KEY"
@@ -72,7 +72,7 @@ class Tokens:
             answer = await self._client.ask("SELECT source FROM fencelock_tokens WHERE id = 1", timeout_s=timeout_s)
             if answer.rows:
                 return str(answer.rows[0][0])
-            with contextlib.suppress(Refused):  # another contender has just taken that number
+            with contextlib.suppress(SqlRefused):  # another contender has just taken that number
                 insert = "INSERT INTO fencelock_tokens VALUES (1, %s, 0)"
                 await self._client.ask(insert, (secrets.token_hex(8),), timeout_s=timeout_s, tell=(DUPLICATE,))
 

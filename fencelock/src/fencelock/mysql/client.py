@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from ..errors import ConfigurationError
 from .address import Address
-from .session import MIN_CALL_S, Answer, MySqlSession, Refused, late, text_of
+from .session import MIN_CALL_S, MySqlSession, SqlRefused, StatementResult, late, text_of
 
 try:
     import asyncmy
@@ -163,10 +163,10 @@ class MySqlClient:
         timeout_s: float | None = None,
         tell: Sequence[int] = (),
         sessions: Sessions | Lent | None = None,
-    ) -> Answer:
+    ) -> StatementResult:
         """Run one statement, a transaction of its own. Missing tables are created first.
 
-        A deadlock's victim wrote nothing, and is run again. Refusals in `tell` are raised as `Refused`.
+        A deadlock's victim wrote nothing, and is run again. Refusals in `tell` are raised as `SqlRefused`.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         sessions = sessions or self._sessions
@@ -176,7 +176,7 @@ class MySqlClient:
             left_s = max(MIN_CALL_S, deadline - time.monotonic())
             try:
                 return await session.run(sql, args, timeout_s=left_s, tell=(*tell, DEADLOCK, NO_TABLE))
-            except Refused as refusal:
+            except SqlRefused as refusal:
                 if refusal.code in tell:
                     raise
                 if attempt == _TRIES - 1:
@@ -189,7 +189,7 @@ class MySqlClient:
 
     async def _create_tables(self, session: MySqlSession) -> None:
         for statement in self._schema:
-            with suppress(Refused):  # the table was there, or somebody else made it at the same moment
+            with suppress(SqlRefused):  # the table was there, or somebody else made it at the same moment
                 await session.run(statement, timeout_s=self.timeout_s, tell=(_TABLE_EXISTS, DEADLOCK))
 
     # -- connections -------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ..lease import Lease
 from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
 from .client import DUPLICATE, NO_TABLE, Sessions
-from .session import Answer, MySqlSession, Refused
+from .session import MySqlSession, SqlRefused, StatementResult
 
 _TAKEN: Final = (1205, 3572)  # the errors of MariaDB and MySQL for NOWAIT
 _NO_SESSION: Final = 1094
@@ -96,7 +96,7 @@ class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
         await session.run("ROLLBACK", timeout_s=wait.call_s(self.timeout_s))
         # Refused: another contender made it just now, or has it. (With IGNORE the driver would log a warning.)
         refusals = (*_TAKEN, DUPLICATE)
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(SqlRefused):
             await self._client.ask("INSERT INTO fencelock_rows (name) VALUES (%s)", (self._key,), tell=refusals)
 
     async def _at_once(self, session: MySqlSession, wait: Wait) -> bool | None:
@@ -113,7 +113,7 @@ class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
     async def _lock_row(self, session: MySqlSession, sql: str, timeout_s: float) -> bool | None:
         try:
             answer = await session.run(sql, (self._key,), timeout_s=timeout_s, tell=(*_TAKEN, NO_TABLE))
-        except Refused as refusal:
+        except SqlRefused as refusal:
             return None if refusal.code == NO_TABLE else False
         return True if answer.rows else None
 
@@ -165,7 +165,7 @@ class _MySqlForUpdateAttempt(Attempt["MySqlForUpdateConnection"]):
         connection, for the number of the session that runs our statement, and while it runs no number is used twice.
         """
 
-        with contextlib.suppress(LockUnavailable, Refused):
+        with contextlib.suppress(LockUnavailable, SqlRefused):
             async with self._client.lent() as lent:
                 found = await self._client.ask(_SESSION, (f"%{self._mark}%",), timeout_s=_KILL_S, sessions=lent)
                 for (number,) in found.rows:
@@ -197,7 +197,7 @@ class _Transaction:
     def __init__(self, session: MySqlSession, rows: Sessions) -> None:
         self._session: MySqlSession | None = session
         self._rows = rows
-        self._asked: asyncio.Task[Answer] | None = None
+        self._asked: asyncio.Task[StatementResult] | None = None
         self._turn = asyncio.Lock()  # a release must not begin between the two halves of a renewal
 
     async def renew(self, timeout_s: float) -> bool:

@@ -17,7 +17,7 @@ from ..lease import Lease
 from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
 from .client import DUPLICATE, Lent, MySqlClient
-from .session import Refused
+from .session import SqlRefused
 
 # A waiter's pauses grow from the first to the last; it also looks at the moment at which the row would expire.
 _FIRST_PAUSE_S: Final = 0.005
@@ -104,7 +104,7 @@ class _Row:
         sql = f"INSERT INTO fencelock_locks SET name = %s, {values}"
         try:
             await ask(sql, (self._name, self.holder, *owner), tell=(DUPLICATE,))
-        except Refused:
+        except SqlRefused:
             return False
         return True
 

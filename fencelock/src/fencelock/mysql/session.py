@@ -22,7 +22,7 @@ MIN_CALL_S: Final = 0.001
 _END_MAX_S: Final = 5.0
 
 
-class Refused(Exception):
+class SqlRefused(Exception):
     """The server refused a statement with a code that the caller lists in `tell`. The session can still be used."""
 
     def __init__(self, code: int, text: object) -> None:
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatementResult:
     """A statement's result. `matched`: rows found or written; `last_id`: the value that LAST_INSERT_ID was set to."""
 
     rows: tuple[tuple[Any, ...], ...]
@@ -53,8 +53,8 @@ class MySqlSession:
 
     async def run(
         self, sql: str, args: Sequence[Any] = (), *, timeout_s: float | None, tell: Sequence[int] = ()
-    ) -> Answer:
-        """Run a statement; `timeout_s`: None waits as long as it takes. Refusals in `tell` are raised as `Refused`.
+    ) -> StatementResult:
+        """Run a statement; `timeout_s`: None waits as long as it takes. Refusals in `tell` are raised as `SqlRefused`.
 
         After any other error that leaves the outcome open, or if it is cancelled, the connection is ended.
         """
@@ -64,7 +64,7 @@ class MySqlSession:
             async with asyncio.timeout(None if timeout_s is None else max(MIN_CALL_S, timeout_s)):
                 result = await self.connection.exec_driver_sql(sql, tuple(args))
             rows = tuple(map(tuple, result.fetchall())) if result.returns_rows else ()
-            return Answer(rows, result.rowcount, result.lastrowid or 0)
+            return StatementResult(rows, result.rowcount, result.lastrowid or 0)
         except TimeoutError:
             await self.end()
             raise self._failed(late(timeout_s)) from None
@@ -73,7 +73,7 @@ class MySqlSession:
             if code is None or code >= 2000 or code < 1000 or code in _FAREWELLS:
                 await self.end()
             elif code in tell:
-                raise Refused(code, text_of(error)) from None
+                raise SqlRefused(code, text_of(error)) from None
             raise self._failed(error) from error
         except SQLAlchemyError as error:
             await self.end()

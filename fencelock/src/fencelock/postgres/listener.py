@@ -17,7 +17,7 @@ _AWAY_PAUSE_S: Final = 0.1
 _POOLED_PAUSE_S: Final = 60.0
 
 
-class Ticket:
+class ListenTicket:
     """A waiter's place among the listeners. `told`: there was a message for it since its last look."""
 
     __slots__ = ("told", "wake", "what")
@@ -28,28 +28,28 @@ class Ticket:
         self.told = False
 
 
-class Listener:
+class NotifyListener:
     """Wakes those who are meant. `hears`: whether messages come; they only make it quicker."""
 
     def __init__(self, client: PostgresClient) -> None:
         self.hears = False
         self._client = client
-        self._tickets: dict[str, list[Ticket]] = {}
+        self._tickets: dict[str, list[ListenTicket]] = {}
         self._task: asyncio.Task[None] | None = None
         self._said = ""
 
-    def listen(self, what: str, wake: Wake) -> Ticket:
+    def listen(self, what: str, wake: Wake) -> ListenTicket:
         """Have `wake` set at each message that says `what`, until `leave`; and when messages begin or cease to come.
 
         Look once after this returns, as earlier messages are not heard.
         """
-        ticket = Ticket(what, wake)
+        ticket = ListenTicket(what, wake)
         self._tickets.setdefault(what, []).append(ticket)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
         return ticket
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: ListenTicket) -> None:
         """Listen no longer."""
         self._tickets[ticket.what].remove(ticket)
         if not self._tickets[ticket.what]:

@@ -14,7 +14,7 @@ from ..grant import Grant
 from ..lease import Lease
 from ..waiting import Wait
 from .client import PostgresClient, Rows
-from .listener import Listener, Ticket
+from .listener import ListenTicket, NotifyListener
 from .names import CHANNEL, key, observers
 
 _SHORTEST_PAUSE_S: Final = 0.005
@@ -107,7 +107,7 @@ class PostgresAttempt(Attempt["PostgresConnection"]):
         self._hold: _PostgresHold
         self._owner = describe(connection.terms.instance)
         self.value: bytes | None = None
-        self._ticket: Ticket | None = None
+        self._ticket: ListenTicket | None = None
         self._look_until = 0.0  # when it renews its place
 
     @override
@@ -167,7 +167,7 @@ class PostgresConnection(Connection):
     def __init__(self, terms: Terms, url: str) -> None:
         super().__init__(terms)
         self.client = PostgresClient(url, terms.timeout_s)
-        self.listener = Listener(self.client)
+        self.listener = NotifyListener(self.client)
 
     @override
     def attempt(self, name: str, ttl_s: float) -> PostgresAttempt:

@@ -56,7 +56,7 @@ class RedisClient:
         self._silent = f"it does not answer{' over TLS' if url.startswith('rediss') else ''}"
         self._looked_until: dict[object, float] = {}  # at whether a server evicts
         self._idle: list[Any] = []  # the pool's own methods to take and give back a connection cost more than a call
-        self.listener = Listener(self, timeout_s)
+        self.listener = ReleaseListener(self, timeout_s)
         self.id = str(uuid.uuid4())
 
     @staticmethod
@@ -222,7 +222,7 @@ class _Channel:
             wake.set()
 
 
-class Listener:
+class ReleaseListener:
     """Hears of releases, with one connection and one task, as long as somebody waits."""
 
     def __init__(self, client: RedisClient, timeout_s: float) -> None:

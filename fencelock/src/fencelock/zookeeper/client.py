@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from ..errors import ConfigurationError, LockUnavailable
-from .session import Access, Missing, NotAllowed, ZooKeeperSession, uncreatable
+from .session import Login, Missing, NotAllowed, ZooKeeperSession, uncreatable
 
 _log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _SOURCES_MAX: Final = 1000  # first parts of locks' names that a session remembe
 _LAST_NUMBER: Final = 2**31 - 1
 
 
-class Found(NamedTuple):
+class FoundNode(NamedTuple):
     """A node as ZooKeeper keeps it."""
 
     path: str
@@ -45,7 +45,7 @@ class ZooKeeperClient:
     when there is no answer within their `timeout_s`.
     """
 
-    def __init__(self, access: Access, *, session_s: float) -> None:
+    def __init__(self, access: Login, *, session_s: float) -> None:
         self.check(session_s)
         self.timeout_s = access.timeout_s
         self.session_s = session_s
@@ -97,7 +97,7 @@ class ZooKeeperClient:
         session = await self.session(timeout_s)
         await session.get(deadline - time.monotonic(), synced=True)
 
-    async def under(self, prefix: str, *, deep: bool) -> list[Found]:
+    async def under(self, prefix: str, *, deep: bool) -> list[FoundNode]:
         """Return the contenders of the locks that begin with a prefix; also of deeper locks, if `deep`."""
         session = await self.session(self.timeout_s)
         found: list[str] = []
@@ -115,7 +115,7 @@ class ZooKeeperClient:
                         below.append(child)
             level = below
         nodes = (await self._each(found, session.get)).items()
-        return [Found(path, data, stat.czxid, stat.mzxid) for path, (data, stat) in nodes]
+        return [FoundNode(path, data, stat.czxid, stat.mzxid) for path, (data, stat) in nodes]
 
     async def _each(self, paths: Sequence[str], ask: Callable[..., Awaitable[list[Any]]]) -> dict[str, Any]:
         """Ask for many nodes, and return the answers for existing ones."""

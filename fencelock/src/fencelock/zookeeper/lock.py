@@ -22,9 +22,9 @@ from ..grant import Grant
 from ..lease import Lease
 from ..url import LockUrl
 from ..waiting import Wait
-from .client import Found, ZooKeeperClient, sequence
+from .client import FoundNode, ZooKeeperClient, sequence
 from .election import ZooKeeperBallot
-from .session import Access, Created, Missing, ZooKeeperSession, parse
+from .session import Created, Login, Missing, ZooKeeperSession, parse
 
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, even without a watch's event
 _IDLE_S: Final = 5.0  # a session with another TTL than the default one that has had no node for longer is ended
@@ -139,7 +139,7 @@ class _Node:
             self._loop.call_soon_threadsafe(self.session.delete_soon, self.path)
 
 
-def _contenders(nodes: Sequence[Found]) -> list[Contender]:
+def _contenders(nodes: Sequence[FoundNode]) -> list[Contender]:
     """Order each queue's nodes, and describe them: the holder first, then the waiters."""
     holders: set[str] = set()
     queue = []
@@ -158,7 +158,7 @@ class ZooKeeperConnection(Connection):
     so other TTLs than the default one are rounded up to whole seconds, and few of their sessions outlive their use.
     """
 
-    def __init__(self, terms: Terms, access: Access) -> None:
+    def __init__(self, terms: Terms, access: Login) -> None:
         super().__init__(terms)
         self._access = access
         self.client = ZooKeeperClient(access, session_s=terms.ttl_s)
@@ -263,7 +263,7 @@ class ZooKeeperBackend(LockBackend):
             if file is not None and not Path(file).is_file():
                 raise ConfigurationError(f"ZooKeeper's TLS file can't be read: {file}")
         text = parse(hosts if isinstance(hosts, str) else ",".join(hosts))
-        self._access = Access(text, self.timeout_s, user, password, sasl.upper(), tls, files)
+        self._access = Login(text, self.timeout_s, user, password, sasl.upper(), tls, files)
         if sasl and find_spec("puresasl") is None:
             raise ConfigurationError("SASL needs pure-sasl: pip install pure-sasl")
 

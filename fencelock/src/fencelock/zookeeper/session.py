@@ -60,7 +60,7 @@ Missing: Final = NoNodeError
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class Login:
     """The servers' addresses, and our log-in."""
 
     hosts: str  # "host:port,host:port/folder", see `parse`
@@ -245,7 +245,7 @@ class ZooKeeperSession:
     of a request that was answered. `over`: the reason why it is over; None before.
     """
 
-    def __init__(self, access: Access, session_s: float) -> None:
+    def __init__(self, access: Login, session_s: float) -> None:
         self.over: str | None = None
         self.sources: dict[str, str] = {}  # see `ZooKeeperClient.source`
         self.session_s = session_s
