@@ -248,3 +248,25 @@ async def test_a_place_that_is_left() -> None:
     found = await corner.shop.order(orders[2])
     assert found is not None
     assert getattr(await corner.shop.place(found), "number", None) == 1
+
+
+async def test_units_that_come_back_are_for_sale_at_once() -> None:
+    """Nothing was left before the batch, and what it gives back is not thought to be gone for the next minute."""
+    corner = Corner(rules=Rules(sold_out_ttl_s=60))
+    await corner.put("a", 1)
+    order = (await corner.shop.submit(Hold(1, "a", "ann"))).order
+    assert order is not None
+    await corner.shop.submit(Cancel(*order))
+    assert (await corner.shop.submit(Purchase(1, "a"))).outcome == "sold"
+
+
+@pytest.mark.parametrize(
+    ("starts_s", "ends_s", "outcome"), [(-60, 60, "held"), (60, 120, "not_started"), (-120, -60, "ended")]
+)
+async def test_the_hours_of_each_item_of_a_basket(starts_s: float, ends_s: float, outcome: str) -> None:
+    """Those of the moment at which the buyer came."""
+    corner, now = Corner(), time.time()
+    await corner.put("a")
+    await corner.put("b", starts_at=now + starts_s, ends_at=now + ends_s)
+    told = await corner.shop.submit(Hold(1, "a", lines=(("b", 1),)))
+    assert (told.outcome, told.line) == (outcome, None if outcome == "held" else "b")
