@@ -9,11 +9,11 @@ from lab.steps.__main__ import LOCKS, OF_A_CHANGE
 from lab.steps.protocols import Http, MySql, Pg, Resp, WireProtocol
 
 # Those of elections and what is made of them go at night, with the other systems, and with those that take minutes.
-OF_A_LOCK = (
-    *("take", "take behind", "give up", "re-enter", "take over", "take in a thread"),
-    *("campaign", "fall back", "fence"),
+OF_A_LOCK = ("take", "take behind", "re-enter", "take in a thread", "fall back", "fence")
+LONG = (
+    *(("redis", one) for one in ("two wait", "hold", "give up", "take over", "campaign")),
+    ("etcd", "take behind"),
 )
-LONG = (("redis", "two wait"), ("redis", "hold"), ("etcd", "take behind"))
 
 
 def steps(*words: str, broken: str = "pass") -> str:
