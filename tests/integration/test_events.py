@@ -123,6 +123,8 @@ async def test_a_cursor_outlives_sales(etcd: EtcdMember, store: str) -> None:
         page = await pull(http, cursor)
         assert sorted(buyers(page)) == ["cyd", "dan"]
         assert buyers(await pull(http, page["next"])) == []
+        of_lamps = await pull(http, page["next"], sku="lamp")  # its cursor names no other item
+        assert buyers(await pull(http, of_lamps["next"])) == ["bob", "dan"]
         # Of a sale before which the store's clock was ahead: its entries were greater than those of today.
         ahead = _text({"lamp": PullPlace("1", "9999999999999"), "zoo": _parsed(page["next"])["zoo"]})
         assert buyers(await pull(http, ahead)) == ["cyd"]
