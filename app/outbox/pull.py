@@ -106,7 +106,7 @@ class Pull:
         if ahead := [sku for sku in missed if sku not in changed]:
             raise _ahead(ahead, given)
         messages = [one for sku, some in found.items() if sku not in changed for one in some]
-        kept = {sku: place for sku, place in places.items() if sku not in changed and (sku in skus or sku in unread)}
+        kept = {sku: place for sku, place in places.items() if sku not in changed}
         more = bool(changed) or any(sku not in kept or kept[sku].entry != last[sku] for sku in behind)
         return Pulled(messages, _text(kept), more, sorted(unread))
 
